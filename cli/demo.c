@@ -95,7 +95,7 @@ static bool set_up(demo *demo) {
   weir_driver *d;
   void *host;
   const size_t host_words = 3 * BATCH_WORDS + 2 * GRAPH_WORDS;
-  if (!ok(demo, weir_device_set(0)) || !ok(demo, weir_get_driver(&demo->driver)) ||
+  if (!ok(demo, weir_device_set_current(0)) || !ok(demo, weir_get_driver(&demo->driver)) ||
       !ok(demo, weir_device_get_properties(0, &demo->device)) || !ok(demo, weir_stream_create(0, -1, &demo->compute)) ||
       !ok(demo, weir_stream_create(0, 0, &demo->loader)) || !ok(demo, weir_stream_set_current(demo->compute)) ||
       !ok(demo, weir_event_create(WEIR_EVENT_TIMING, &demo->begin)) ||
@@ -272,10 +272,10 @@ static bool enqueue_evaluation(demo *demo) {
 }
 
 static bool capture(demo *demo) {
-  if (!ok(demo, weir_graph_capture_begin(demo->graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_THREAD_LOCAL)))
+  if (!ok(demo, weir_graph_begin_capture(demo->graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_THREAD_LOCAL)))
     return false;
   bool captured = enqueue_evaluation(demo);
-  return ok(demo, weir_graph_capture_end(demo->graph)) && captured &&
+  return ok(demo, weir_graph_end_capture(demo->graph)) && captured &&
          ok(demo, weir_graph_node_count(demo->graph, &demo->graph_nodes));
 }
 

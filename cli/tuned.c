@@ -203,8 +203,11 @@ static void look_at_machine(int device) {
   if (weir_get_driver(&driver))
     return;
   bool counts = (driver->capabilities & WEIR_DRIVER_NVIDIA) || (choice && strcmp(choice, "auto") != 0);
-  if (counts && !weir_device_name(device < 0 ? 0 : device, machine.name, sizeof machine.name) &&
+  weir_device_properties properties;
+  weir_device_properties_init(&properties);
+  if (counts && !weir_device_get_properties(device < 0 ? 0 : device, &properties) &&
       !driver->DriverGetVersion(driver, &version)) {
+    snprintf(machine.name, sizeof machine.name, "%s", properties.name);
     snprintf(machine.driver, sizeof machine.driver, "%s %d.%d", driver->name, version / 1000, version % 1000 / 10);
     machine.is_known = true;
   }

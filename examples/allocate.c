@@ -22,7 +22,7 @@ int main(void) {
   weir_allocator *allocator;
   weir_stream main_stream, side_stream;
   weir_cu_stream main_raw, side_raw;
-  check(weir_device_set(0));
+  check(weir_device_set_current(0));
   check(weir_get_driver(&driver));
   check(weir_allocator_create(driver, NULL, &allocator)); /* NULL: settings from WEIR_ALLOC_CONF */
   check(weir_stream_create(0, 0, &main_stream));

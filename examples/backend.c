@@ -56,9 +56,11 @@ static int use(weir_allocator *allocator, weir_stream stream, weir_stream side) 
   wrong += weir_allocator_alloc(allocator, 0, (size_t)1 << 50, raw, &too_much) != WEIR_ERROR_OUT_OF_MEMORY;
   weir_allocator_stats stats = {.size = sizeof stats};
   check(weir_allocator_get_stats(allocator, 0, &stats));
-  printf("%-15s %" PRId64 " allocations, peak %" PRId64 " bytes, reserved %" PRId64 ", %d wrong\n",
-         weir_allocator_backend(allocator), stats.allocation[WEIR_STAT_ALL].allocated,
-         stats.allocated_bytes[WEIR_STAT_ALL].peak, stats.reserved_bytes[WEIR_STAT_ALL].peak, wrong);
+  char name[32];
+  check(weir_allocator_backend(allocator, name, sizeof name, NULL));
+  printf("%-15s %" PRId64 " allocations, peak %" PRId64 " bytes, reserved %" PRId64 ", %d wrong\n", name,
+         stats.allocation[WEIR_STAT_ALL].allocated, stats.allocated_bytes[WEIR_STAT_ALL].peak,
+         stats.reserved_bytes[WEIR_STAT_ALL].peak, wrong);
   weir_allocator_destroy(allocator);
   return wrong;
 }
@@ -67,7 +69,7 @@ int main(void) {
   weir_driver *driver;
   weir_allocator *allocator;
   weir_stream stream, side;
-  check(weir_device_set(0));
+  check(weir_device_set_current(0));
   check(weir_get_driver(&driver));
   check(weir_stream_create(0, 0, &stream));
   check(weir_stream_create(0, 0, &side));

@@ -24,7 +24,7 @@ static void check_driver(weir_cu_result result) {
 }
 
 int main(void) {
-  check(weir_device_set(0));
+  check(weir_device_set_current(0));
   weir_driver *driver;
   check(weir_get_driver(&driver));
   void *pinned;
@@ -42,7 +42,7 @@ int main(void) {
   check(weir_stream_create(0, 0, &side_stream));
   check(weir_graph_create(&graph));
   check(weir_stream_scope_enter(main_stream, &scope));
-  check(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  check(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
 
   check(weir_stream_wait_stream(side_stream, main_stream));
   check(weir_fill32_async(device + BYTES, 7, COUNT, side_stream)); /* concurrent with the copy below */
@@ -50,14 +50,14 @@ int main(void) {
   check(weir_stream_wait_stream(main_stream, side_stream)); /* a stream that joined must be waited for */
   check(weir_copy_async(out, device, 2 * BYTES, main_stream));
 
-  check(weir_graph_capture_end(graph));
+  check(weir_graph_end_capture(graph));
   check(weir_stream_scope_leave(&scope));
   size_t nodes;
   check(weir_graph_node_count(graph, &nodes));
 
   /* Nothing has run so far. Each replay reads the present contents of `in`, on the default stream. */
   weir_stream stream;
-  check(weir_stream_current(0, &stream));
+  check(weir_stream_get_current(0, &stream));
   int wrong = 0;
   for (uint32_t r = 1; r <= REPLAYS; r++) {
     for (int i = 0; i < COUNT; i++)

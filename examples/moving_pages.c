@@ -18,7 +18,7 @@ static void check(weir_status status) {
 
 static int64_t stat(weir_allocator *allocator, const char *name) {
   int64_t value;
-  check(weir_allocator_get_stat(allocator, 0, name, &value));
+  check(weir_allocator_stat(allocator, 0, name, &value));
   return value;
 }
 
@@ -54,7 +54,7 @@ static void run(weir_driver *driver, const char *conf) {
 
 int main(void) {
   weir_driver *driver;
-  check(weir_device_set(0));
+  check(weir_device_set_current(0));
   check(weir_get_driver(&driver));
   run(driver, "expandable_segments:True");
   run(driver, "moving_pages:True");

@@ -24,7 +24,7 @@ int main(void) {
   weir_stream stream;
   weir_cu_stream raw;
   void *memory, *staged;
-  check(weir_device_set(0));
+  check(weir_device_set_current(0));
   check(weir_get_driver(&driver));
   check(weir_host_allocator_create(driver, NULL, &host));
   check(weir_stream_create(0, 0, &stream));

@@ -22,7 +22,7 @@ int main(int argc, char **argv) {
   weir_allocator *allocator;
   weir_snapshot *snapshot;
   void *tensors[TENSORS];
-  check(weir_device_set(0));
+  check(weir_device_set_current(0));
   check(weir_get_driver(&driver));
   check(weir_allocator_create(driver, NULL, &allocator));
   for (int i = 0; i < TENSORS; i++)
@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
 
   int64_t requested;
   char line[256], table[8192];
-  check(weir_allocator_get_stat(allocator, 0, "requested_bytes.all.current", &requested));
+  check(weir_allocator_stat(allocator, 0, "requested_bytes.all.current", &requested));
   check(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_LINE, line, sizeof line, NULL));
   check(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_ABBREVIATED, table, sizeof table, NULL));
   printf("%" PRId64 " bytes were asked for\n%s\n%s", requested, line, table);

@@ -88,7 +88,7 @@ int main(void) {
   check_driver(d->MemFree(d, result));
   check_driver(d->DevicePrimaryCtxRelease(d, 0)); /* destroys the streams and events too */
   weir_soft_census census = {.size = sizeof census};
-  check(weir_soft_take_census(d, &census));
+  check(weir_soft_get_census(d, &census));
   expect(census.device_bytes == 0 && census.streams == 0, "nothing is left");
   weir_driver_close(d);
   return 0;

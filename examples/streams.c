@@ -24,7 +24,7 @@ static void check_driver(weir_cu_result result) {
 }
 
 int main(void) {
-  check(weir_device_set(0));
+  check(weir_device_set_current(0));
   weir_driver *driver;
   check(weir_get_driver(&driver));
 

@@ -232,7 +232,9 @@ static weir_allocator *make_allocator(void) {
   options.conf = conf ? conf : "";
   options.streams_may_end = 1;
   weir_status status = weir_allocator_create(driver, &options, &allocator);
-  bool is_native = !status && strcmp(weir_allocator_backend(allocator), "native") == 0;
+  char backend[32] = "";
+  bool is_native =
+      !status && !weir_allocator_backend(allocator, backend, sizeof backend, NULL) && strcmp(backend, "native") == 0;
   if (is_native) {
     weir_allocator_set_caching(allocator, !uncached || strcmp(uncached, "1") != 0);
     /* Weir serves no memory of captures here, and this setting would query streams that may be destroyed. */

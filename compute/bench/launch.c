@@ -103,12 +103,12 @@ static int time_all(const bench *b) {
 int main(int count, char **arguments) {
   bench b;
   weir_module *module;
-  check(weir_device_set(0));
+  check(weir_device_set_current(0));
   check(weir_get_driver(&b.driver));
   check(weir_stream_create(0, 0, &b.stream));
   check(weir_stream_raw(b.stream, &b.raw));
   check(weir_module_load(0, ptx, sizeof ptx, &module));
-  check(weir_module_get_kernel(module, "weir_spin", &b.kernel));
+  check(weir_module_kernel(module, "weir_spin", &b.kernel));
   weir_cu_module bare_module;
   check_driver(b.driver->ModuleLoadData(b.driver, &bare_module, ptx));
   check_driver(b.driver->ModuleGetFunction(b.driver, &b.function, bare_module, "weir_spin"));

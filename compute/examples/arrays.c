@@ -69,9 +69,9 @@ int main(void) {
 
   weir_graph *graph;
   check(weir_graph_create(&graph));
-  check(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  check(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   step();
-  check(weir_graph_capture_end(graph));
+  check(weir_graph_end_capture(graph));
   for (int i = 1; i < STEPS; i++)
     check(weir_graph_replay(graph));
 

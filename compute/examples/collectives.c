@@ -35,25 +35,25 @@ int main(void) {
   weir_array batch = {0}, parts[MAX] = {{0}}, sums[MAX] = {{0}}, whole = {0};
   weir_stream stream;
   int64_t elements = 1600;
-  check(weir_stream_current(0, &stream));
+  check(weir_stream_get_current(0, &stream));
   check(weir_array_empty(weir_place_host(), WEIR_FLOAT32, 1, &elements, stream, &batch));
   check(weir_array_arange(&batch, weir_scalar_int(0), weir_scalar_int(1), stream));
   check(weir_comm_scatter(&batch, devices, count, NULL, 0, NULL, parts, &used));
   for (int i = 0; i < used; i++) {
-    check(weir_stream_current(i, &stream));
+    check(weir_stream_get_current(i, &stream));
     check(weir_array_reduce(WEIR_REDUCE_MEAN, &parts[i], NULL, 0, 0, stream, &sums[i]));
   }
 
   /* A thread that drives several ranks puts their calls in a group. */
   check(weir_nccl_group_start());
   for (int i = 0; i < used; i++) {
-    check(weir_stream_current(i, &stream));
+    check(weir_stream_get_current(i, &stream));
     check(weir_nccl_all_reduce(sums[i].data, sums[i].data, 1, WEIR_FLOAT32, WEIR_NCCL_AVG, comms[i], stream));
   }
   check(weir_nccl_group_end());
   for (int i = 0; i < used; i++) {
     weir_scalar mean;
-    check(weir_stream_current(i, &stream));
+    check(weir_stream_get_current(i, &stream));
     check(weir_nccl_synchronize(comms[i], stream)); /* also says whether a rank failed */
     check(weir_array_item(&sums[i], stream, &mean));
     if (mean.real != 799.5) {

@@ -33,7 +33,7 @@ int main(void) {
   weir_module *module;
   weir_kernel *saxpy;
   check(weir_module_compile(0, source, NULL, &module));
-  check(weir_module_get_kernel(module, "saxpy", &saxpy));
+  check(weir_module_kernel(module, "saxpy", &saxpy));
 
   weir_stream stream;
   void *device_x, *device_y;

@@ -252,7 +252,7 @@ weir_status weir_array_in_storage(weir_storage *storage, weir_dtype dtype, int64
 }
 
 weir_status weir_array_from_memory(void *data, weir_place place, weir_dtype dtype, int ndim, const int64_t *shape,
-                                   const int64_t *strides, weir_storage_deleter deleter, void *context,
+                                   const int64_t *strides, weir_storage_free_fn deleter, void *context,
                                    weir_array *array) {
   WEIR__CHECK_ARGUMENT(array);
   weir_status status = check_shape(__func__, dtype, ndim, shape);

@@ -51,7 +51,7 @@ weir_status weir__check_stream(const char *caller, const weir_array *array, weir
 weir_status weir__check_dim(const char *caller, int dim, int ndim, int *found);
 
 /* For borrowed memory. */
-void weir__storage_set_deleter(weir_storage *storage, weir_storage_deleter deleter, void *context);
+void weir__storage_set_deleter(weir_storage *storage, weir_storage_free_fn deleter, void *context);
 
 void weir__set_contiguous_strides(weir_array *array);
 

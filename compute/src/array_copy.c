@@ -148,9 +148,9 @@ static weir_status copy_between_devices(const char *caller, weir_array *dst, con
   weir_stream from_stream = stream, to_stream = stream;
   weir_status status = WEIR_OK;
   if (stream.device == dst->place.device)
-    status = weir_stream_current(src->place.device, &from_stream);
+    status = weir_stream_get_current(src->place.device, &from_stream);
   else
-    status = weir_stream_current(dst->place.device, &to_stream);
+    status = weir_stream_get_current(dst->place.device, &to_stream);
   if (!status && stream.device != dst->place.device && stream.device != src->place.device)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "%s: the stream belongs to device %d, and the arrays to the devices %d and %d", caller,
@@ -234,7 +234,7 @@ weir_status weir_array_to(const weir_array *array, weir_place place, weir_dtype 
   /* Between two devices the stream may be the source's. */
   if (place.kind == WEIR_PLACE_DEVICE && place.device >= 0 && place.device != stream.device && !weir__is_host(array) &&
       array->place.device == stream.device)
-    status = weir_stream_current(place.device, &on);
+    status = weir_stream_get_current(place.device, &on);
   if (!status)
     status = weir_array_empty(place, dtype, array->ndim, array->shape, on, &made);
   if (!status)

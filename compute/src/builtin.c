@@ -199,7 +199,7 @@ weir_status weir__builtin_launch(const char *caller, weir__builtin *builtin, int
 }
 
 weir_status weir__builtin_run(const char *caller, weir__builtin *builtin, weir_launch_dims dims, void **params) {
-  weir_soft_kernel kernel = builtin->host;
+  weir_soft_kernel_fn kernel = builtin->host;
   if (!kernel) {
     size_t at;
     weir_status status = find_file(caller, builtin, &at);

@@ -21,7 +21,7 @@
 /* One kernel, with its function on each device once it was used there. Static. */
 typedef struct weir__builtin {
   const char *file, *name;
-  _Atomic(weir_soft_kernel) host; /* for weir__builtin_run; NULL until it is used */
+  _Atomic(weir_soft_kernel_fn) host; /* for weir__builtin_run; NULL until it is used */
   struct {
     atomic_ulong epoch; /* in which the function was found; 0 for never */
     _Atomic(weir_cu_function) function;

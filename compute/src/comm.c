@@ -70,7 +70,7 @@ static weir_status release_on_failure(const char *caller, weir_status status, we
 
 /* The current stream of the device that has the array; for the host, any stream. */
 static weir_status current_stream_of(const weir_array *array, weir_stream *stream) {
-  return weir_stream_current(device_of(array), stream);
+  return weir_stream_get_current(device_of(array), stream);
 }
 
 /* Copies on the current streams, or on `stream` of the destination. A destination on the host is complete when this
@@ -86,7 +86,7 @@ static weir_status copy(weir_array *to, const weir_array *from, const weir_strea
 /* A copy on a device, on its current stream or on `stream`. */
 static weir_status copy_to(const weir_array *array, int device, const weir_stream *stream, weir_array *result) {
   weir_stream used;
-  weir_status status = stream ? WEIR_OK : weir_stream_current(device, &used);
+  weir_status status = stream ? WEIR_OK : weir_stream_get_current(device, &used);
   if (stream)
     used = *stream;
   if (!status)
@@ -455,9 +455,9 @@ weir_status weir_comm_gather(const weir_array *arrays, int count, int dim, weir_
   if (!status)
     status = check_results(__func__, result, 1);
   if (!status && destination.kind == WEIR_PLACE_DEVICE && destination.device < 0)
-    status = weir_device_get(&destination.device);
+    status = weir_device_get_current(&destination.device);
   if (!status)
-    status = weir_stream_current(destination.kind == WEIR_PLACE_DEVICE ? destination.device : -1, &stream);
+    status = weir_stream_get_current(destination.kind == WEIR_PLACE_DEVICE ? destination.device : -1, &stream);
   if (status)
     return weir__fail_as(__func__, status);
   status = weir_array_empty(destination, arrays[0].dtype, arrays[0].ndim, shape, stream, result);
@@ -522,7 +522,7 @@ static weir_status add_all(const weir_array *arrays, int count, int root, weir_a
   weir_stream stream;
   if (count == 1)
     return weir_array_share(so_far, result);
-  weir_status status = weir_stream_current(device, &stream);
+  weir_status status = weir_stream_get_current(device, &stream);
   for (int i = 0; i < count && !status; i++) {
     if (i == root)
       continue;
@@ -538,7 +538,7 @@ static weir_status add_all(const weir_array *arrays, int count, int root, weir_a
 }
 
 static weir_status get_destination(const char *caller, int *destination) {
-  return *destination >= 0 ? WEIR_OK : weir__fail_as(caller, weir_device_get(destination));
+  return *destination >= 0 ? WEIR_OK : weir__fail_as(caller, weir_device_get_current(destination));
 }
 
 weir_status weir_comm_reduce_add(const weir_array *arrays, int count, int destination, weir_array *result) {

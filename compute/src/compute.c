@@ -25,7 +25,7 @@ static weir_status start(void) {
   weir_status status = WEIR_OK;
   pthread_mutex_lock(&epoch_lock);
   if (!weir__compute_epoch) {
-    status = weir_at_shutdown(runtime_ends, NULL);
+    status = weir_shutdown_hook_add(runtime_ends, NULL);
     if (!status)
       weir__compute_epoch = 1;
   }
@@ -37,7 +37,7 @@ weir_status weir__compute_enter(const char *caller, int device, weir__on_device 
   *on = (weir__on_device){.previous = -1};
   weir_status status = weir__compute_epoch ? WEIR_OK : start();
   if (!status && device < 0)
-    status = weir_device_get(&device);
+    status = weir_device_get_current(&device);
   if (!status)
     status = weir_get_driver(&on->driver);
   if (!status)

@@ -140,7 +140,7 @@ static void drop_state(generator_state *state) {
 
 static weir_status resolve_device(const char *caller, int device, int *resolved) {
   int count;
-  weir_status status = device == -1 ? weir_device_get(resolved) : weir_device_count(&count);
+  weir_status status = device == -1 ? weir_device_get_current(resolved) : weir_device_count(&count);
   if (status || device == -1)
     return status;
   if (device < 0 || device >= count || device >= WEIR_MAX_DEVICES)
@@ -187,7 +187,7 @@ weir_status weir_generator_default(int device, weir_generator **generator) {
   uint64_t seed = 0;
   weir_status status = resolve_device(__func__, device, &resolved);
   if (!status && weir_is_in_bad_fork())
-    status = weir_device_get(&resolved); /* fails with the text about the fork */
+    status = weir_device_get_current(&resolved); /* fails with the text about the fork */
   if (!status)
     status = random_seed(__func__, &seed);
   if (status)
@@ -557,7 +557,7 @@ static weir_status add_registration(const char *caller, const weir_graph *graph,
 static weir_status register_state(const char *caller, weir_graph *graph, weir_generator *generator) {
   weir__device_memory memory[2] = {{0}, {0}};
   weir_stream stream;
-  weir_status status = weir_stream_current(generator->device, &stream);
+  weir_status status = weir_stream_get_current(generator->device, &stream);
   if (status)
     return status;
   pthread_mutex_lock(&lock);
@@ -592,7 +592,7 @@ weir_status weir_graph_register_generator(weir_graph *graph, weir_generator *gen
 /* The stream for work on the memory of a state: the given one, or the current stream of the state's device. */
 static weir_status stream_for(const generator_state *state, weir_stream stream, weir_stream *into) {
   if (state->device != stream.device)
-    return weir_stream_current(state->device, into);
+    return weir_stream_get_current(state->device, into);
   *into = stream;
   return WEIR_OK;
 }
@@ -603,7 +603,7 @@ static weir_status on_begin(void *context, weir_graph *graph, weir_stream stream
   weir_generator *generator;
   weir_status status = weir_generator_default(stream.device, &generator);
   if (!status)
-    status = register_state("weir_graph_capture_begin", graph, generator);
+    status = register_state("weir_graph_begin_capture", graph, generator);
   if (status)
     return status;
   pthread_mutex_lock(&lock);
@@ -706,7 +706,7 @@ static bool is_queued;
 
 static weir_status seed_devices(uint64_t seed, bool all) {
   int first, count;
-  weir_status status = all ? weir_device_count(&count) : weir_device_get(&first);
+  weir_status status = all ? weir_device_count(&count) : weir_device_get_current(&first);
   if (status)
     return status;
   if (all)

@@ -269,7 +269,7 @@ static weir_status compile(const char *caller, const weir_jit_fn *fn, variant *v
     status = weir__fail_as(caller, weir_module_compile(v->device, (const char *)source.data, &options, &v->module));
   }
   if (!status) {
-    status = weir__fail_as(caller, weir_module_get_kernel(v->module, "weir_jit", &v->kernel));
+    status = weir__fail_as(caller, weir_module_kernel(v->module, "weir_jit", &v->kernel));
     if (status)
       weir_module_destroy(v->module);
   }

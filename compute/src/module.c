@@ -260,7 +260,7 @@ static weir_status find_function(const char *caller, const weir__on_device *on, 
   return weir__driver_status(driver, result, caller, "cuModuleGetFunction(driver, function, module, name)");
 }
 
-weir_status weir_module_get_kernel(weir_module *module, const char *name, weir_kernel **kernel) {
+weir_status weir_module_kernel(weir_module *module, const char *name, weir_kernel **kernel) {
   WEIR__CHECK_ARGUMENT(module);
   WEIR__CHECK_ARGUMENT(name);
   WEIR__CHECK_ARGUMENT(kernel);

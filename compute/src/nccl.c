@@ -298,8 +298,7 @@ static weir_status read_timeout(const char *caller, double *seconds) {
 
 /* Reports the memory of communicators; see weir_outside_memory_add. NCCL is asked each time, as it allocates memory
  * when it is first needed. */
-static size_t list_memory(void *context, int device, weir_outside_memory *list, size_t room) {
-  size_t count = 0;
+static void report_memory(void *context, int device, weir_outside_memory_fn report, void *report_context) {
   (void)context;
   pthread_mutex_lock(&list_lock);
   for (weir_nccl_comm *comm = live; comm; comm = comm->next) {
@@ -308,15 +307,13 @@ static size_t list_memory(void *context, int device, weir_outside_memory *list, 
     if (comm->device != device || comm->has_ended || !comm->is_joined || comm->process != (int)getpid() ||
         comm->backend->get_memory(__func__, comm, &memory) || !memory.device_bytes)
       continue;
-    if (count < room) {
-      list[count] = (weir_outside_memory){.bytes = memory.device_bytes, .is_exact = memory.is_exact};
-      snprintf(list[count].owner, sizeof list[count].owner, "NCCL communicator %lu, rank %d of %d%s", comm->serial,
-               comm->rank, comm->ranks, memory.is_suspended ? ", suspended" : "");
-    }
-    count++;
+    char owner[96];
+    snprintf(owner, sizeof owner, "NCCL communicator %lu, rank %d of %d%s", comm->serial, comm->rank, comm->ranks,
+             memory.is_suspended ? ", suspended" : "");
+    report(report_context,
+           &(weir_outside_memory){sizeof(weir_outside_memory), owner, memory.device_bytes, memory.is_exact});
   }
   pthread_mutex_unlock(&list_lock);
-  return count;
 }
 
 /* A communicator that has not been joined, in the list. */
@@ -342,7 +339,7 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
   if (!status)
     status = find_backend(caller, &backend);
   if (!status)
-    status = weir_device_get(&device);
+    status = weir_device_get_current(&device);
   if (status)
     return weir__fail_as(caller, status);
   weir_nccl_comm *made = calloc(1, sizeof *made);
@@ -366,7 +363,7 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
     free(made);
     return status;
   }
-  if (weir_outside_memory_add(list_memory, NULL))
+  if (weir_outside_memory_add(report_memory, NULL))
     weir__log(WEIR_LOG_DEBUG, "memory of communicators is not in summaries");
   pthread_mutex_lock(&list_lock);
   made->serial = ++serial;

@@ -114,7 +114,7 @@ bool weir__nvtx_extend(weir__nvtx_extension *extension) {
 /* Ranges are annotations of the thread's current device. */
 static int device_here(void) {
   int device = 0;
-  return weir_is_initialized() && !weir_is_in_bad_fork() && !weir_device_get(&device) ? device : 0;
+  return weir_is_initialized() && !weir_is_in_bad_fork() && !weir_device_get_current(&device) ? device : 0;
 }
 
 static int thread_here(void) { return (int)syscall(SYS_gettid); }

@@ -138,7 +138,7 @@ weir_status weir_storage_create(weir_place place, uint64_t bytes, weir_stream st
   return WEIR_OK;
 }
 
-weir_status weir_storage_borrow(void *pointer, uint64_t bytes, weir_place place, weir_storage_deleter deleter,
+weir_status weir_storage_borrow(void *pointer, uint64_t bytes, weir_place place, weir_storage_free_fn deleter,
                                 void *context, weir_storage **storage) {
   WEIR__CHECK_ARGUMENT(storage);
   if (!pointer && bytes)
@@ -157,7 +157,7 @@ weir_status weir_storage_borrow(void *pointer, uint64_t bytes, weir_place place,
   return WEIR_OK;
 }
 
-void weir__storage_set_deleter(weir_storage *storage, weir_storage_deleter deleter, void *context) {
+void weir__storage_set_deleter(weir_storage *storage, weir_storage_free_fn deleter, void *context) {
   storage->deleter = deleter;
   storage->context = context;
 }
@@ -181,7 +181,7 @@ void weir_storage_release(weir_storage *storage) {
   free(storage);
 }
 
-weir_status weir_storage_set_finalizer(weir_storage *storage, weir_storage_deleter finalizer, void *context) {
+weir_status weir_storage_set_finalizer(weir_storage *storage, weir_storage_free_fn finalizer, void *context) {
   WEIR__CHECK_ARGUMENT(storage);
   storage->finalizer = finalizer;
   storage->finalizer_context = context;
@@ -221,7 +221,7 @@ weir_status weir_storage_set_owned(weir_storage *storage, int is_owned) {
     weir__storage_unlist(storage);
   storage->is_borrowed = !is_owned;
   storage->memory = is_owned ? (weir__device_memory){storage->data, allocator} : (weir__device_memory){0};
-  weir_storage_deleter deleter = storage->deleter;
+  weir_storage_free_fn deleter = storage->deleter;
   storage->deleter = NULL;
   if (deleter)
     deleter(storage->context);

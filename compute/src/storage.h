@@ -22,9 +22,9 @@ struct weir_storage {
   weir__device_memory memory; /* of a device */
   weir_host_allocator *host;  /* of pinned memory */
   bool host_is_default;       /* and its uses are counted */
-  weir_storage_deleter deleter;
+  weir_storage_free_fn deleter;
   void *context;
-  weir_storage_deleter finalizer;
+  weir_storage_free_fn finalizer;
   void *finalizer_context;
   weir__storage_received *received; /* NULL unless another process sent the memory */
 };

@@ -149,7 +149,7 @@ static weir_status release_messages(const weir__storage_received *received, int 
 static weir_status join_all(const weir__storage_received *received) {
   weir_stream current;
   int capturing;
-  weir_status status = weir_stream_current(received->stream.device, &current);
+  weir_status status = weir_stream_get_current(received->stream.device, &current);
   if (!status)
     status = join(received->stream, current, &capturing);
   for (size_t i = 0; i < received->count && !status; i++)

@@ -273,7 +273,7 @@ static weir_status resolve(const char *caller, int device, int *found) {
   int count;
   weir_status status = weir_device_count(&count);
   if (!status && device < 0)
-    status = weir_device_get(&device);
+    status = weir_device_get_current(&device);
   if (status)
     return weir__fail_as(caller, status);
   if (device >= count)
@@ -413,18 +413,21 @@ static bool copy_validators(const weir__tuning_file *from, weir__tuning_file *to
 
 static weir_status find_validators(const char *caller, int device, weir__tuning_file *found) {
   weir__on_device on;
-  char name[256], text[64];
+  weir_device_properties device_facts;
+  char text[64];
   int version;
   weir_status status = weir__compute_enter(caller, device, &on);
   if (status)
     return status;
-  status = weir__fail_as(caller, weir_device_name(device, name, sizeof name));
+  weir_device_properties_init(&device_facts);
+  status = weir__fail_as(caller, weir_device_get_properties(device, &device_facts));
   if (!status)
     status = WEIR__CALL_FOR(caller, on.driver, DriverGetVersion(on.driver, &version));
   if (!status) {
     snprintf(text, sizeof text, "%s %d.%d", on.driver->name, version / 1000, version % 1000 / 10);
     if (!weir__tuning_file_set(found, "WEIR_VERSION", weir_version()) ||
-        !weir__tuning_file_set(found, "DRIVER_VERSION", text) || !weir__tuning_file_set(found, "DEVICE", name) ||
+        !weir__tuning_file_set(found, "DRIVER_VERSION", text) ||
+        !weir__tuning_file_set(found, "DEVICE", device_facts.name) ||
         (weir__blas_version(on.driver, text, sizeof text) && !weir__tuning_file_set(found, "CUBLAS_VERSION", text)))
       status = no_memory(caller);
   }

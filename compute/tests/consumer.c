@@ -11,7 +11,7 @@ int main(void) {
   weir_kernel *kernel;
   weir_kernel_attributes attributes;
   weir_kernel_attributes_init(&attributes);
-  if (weir_module_load(0, ptx, sizeof ptx, &module) || weir_module_get_kernel(module, "weir_spin", &kernel) ||
+  if (weir_module_load(0, ptx, sizeof ptx, &module) || weir_module_kernel(module, "weir_spin", &kernel) ||
       weir_kernel_get_attributes(kernel, &attributes)) {
     printf("%s\n", weir_last_error());
     return 1;

@@ -15,7 +15,7 @@ enum { COUNT = 1024 };
 
 static weir_stream new_stream(void) {
   weir_stream stream;
-  MUST(weir_device_set(0) == WEIR_OK && weir_stream_create(0, 0, &stream) == WEIR_OK);
+  MUST(weir_device_set_current(0) == WEIR_OK && weir_stream_create(0, 0, &stream) == WEIR_OK);
   return stream;
 }
 

@@ -74,7 +74,7 @@ int main(int argc, char **argv) {
   if (!listens)
     fputs("overrun: no tool wants to know about memory\n", stderr);
   check(weir_module_load(0, ptx, sizeof ptx, &module));
-  check(weir_module_get_kernel(module, "weir_test_write", &kernel));
+  check(weir_module_kernel(module, "weir_test_write", &kernel));
   char *first = allocate(), *second = allocate(), *to = NULL;
   if (second != first + APART) {
     fprintf(stderr, "overrun: the blocks are at %p and %p\n", (void *)first, (void *)second);

@@ -460,7 +460,7 @@ TEST(capture) {
   assert_ok(weir_stream_synchronize(stream));
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   weir_array narrow = {0}, scaled = {0}, gradient = {0}, strided = {0};
   assert_ok(weir_array_to(&input, weir_place_device(0), WEIR_FLOAT16, stream, 1, &narrow));
   assert_ok(weir_grad_scaler_scale(scaler, &narrow, stream, &scaled));
@@ -474,7 +474,7 @@ TEST(capture) {
   weir_array *all[] = {&narrow, &scaled, &gradient, &strided};
   for (int i = 0; i < 4; i++)
     weir_array_release(all[i]);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
 
   static const double values[] = {5, 20000, 5, 40000, 5, 5, 5};
   float scale = 4;
@@ -506,12 +506,12 @@ TEST(no_wait) {
   weir_grad_scaler_state params = state_of(scaler);
   for (int round = 0; round < 2; round++) { /* the first round loads the kernels */
     struct held *held = round ? hold(stream) : NULL;
-    assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));
+    assert_ok(weir_set_sync_debug(WEIR_SYNC_DEBUG_ERROR));
     assert_ok(weir_array_fill(&gradient, weir_scalar_float(65536), stream));
     assert_ok(weir_grad_scaler_set_state(scaler, &params, stream));
     assert_ok(weir_grad_scaler_unscale(scaler, &gradient, 1, stream));
     assert_ok(weir_grad_scaler_update(scaler, stream));
-    assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
+    assert_ok(weir_set_sync_debug(WEIR_SYNC_DEBUG_DEFAULT));
     if (held)
       unblock(held);
     assert_int_equal(state_of(scaler).growth_tracker, 1);

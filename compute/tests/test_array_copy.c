@@ -166,7 +166,7 @@ TEST(capture) {
   assert_ok(weir_stream_synchronize(stream));
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   weir_array turned = {0};
   assert_ok(weir_array_transpose(&x, 0, 1, &turned));
   assert_ok(weir_array_contiguous(&turned, stream, &y));
@@ -179,7 +179,7 @@ TEST(capture) {
   weir_array_release(&y);
   weir_array_release(&z);
   weir_array_release(&sum);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   for (int round = 1; round <= 3; round++) {
     assert_ok(weir_array_fill(&x, weir_scalar_int(round), stream));
     assert_ok(weir_graph_replay(graph));
@@ -203,11 +203,11 @@ TEST(refused_captures) {
   assert_ok(weir_array_slice(&x, 1, 0, 30, 2, &x));
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_RELAXED));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_RELAXED));
   assert_error_says(CAPTURE, "a copy from host memory that is not contiguous cannot be captured",
                     weir_array_copy(&x, &host, stream, 1));
   assert_ok(weir_array_fill(&x, weir_scalar_int(1), stream));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   weir_graph_destroy(graph);
   weir_array_release(&x);
   weir_array_release(&host);
@@ -219,7 +219,7 @@ TEST(refused_captures) {
 static int64_t allocated(void) {
   weir_allocator_stats stats;
   weir_allocator_stats_init(&stats);
-  assert_ok(weir_memory_stats(0, &stats));
+  assert_ok(weir_memory_get_stats(0, &stats));
   return stats.allocated_bytes[0].current;
 }
 

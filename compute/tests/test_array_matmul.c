@@ -262,9 +262,9 @@ TEST(captured_matmul) {
   assert_ok(weir_array_matmul(&a, &a, stream, &out));
   assert_ok(weir_stream_set_current(stream));
   assert_ok(weir_graph_create(&graph));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   assert_ok(weir_array_matmul(&a, &a, stream, &out));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_ok(weir_array_fill(&a, weir_scalar_int(2), stream));
   assert_ok(weir_graph_replay(graph));
   weir_array host = {0};
@@ -321,7 +321,7 @@ TEST(settings) {
 static int64_t allocated(void) {
   weir_allocator_stats stats;
   weir_allocator_stats_init(&stats);
-  assert_ok(weir_memory_stats(0, &stats));
+  assert_ok(weir_memory_get_stats(0, &stats));
   return stats.allocated_bytes[0].current;
 }
 

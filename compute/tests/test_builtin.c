@@ -37,10 +37,10 @@ TEST(each_device_has_its_module) {
   NEED_TWO_DEVICES();
   void *memory = device_memory(1, 4096);
   weir_stream stream = new_stream(1);
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   assert_ok(fill(&fill_32, 1, stream, memory, 0x33333333, 1024));
   int device;
-  assert_ok(weir_device_get(&device));
+  assert_ok(weir_device_get_current(&device));
   assert_int_equal(device, 0);
   assert_filled(1, memory, 0x33, 4096);
   free_device_memory(1, memory);
@@ -71,9 +71,9 @@ TEST(in_a_graph) {
   weir_graph *graph;
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   assert_ok(fill(&fill_32, 0, stream, memory, 0x55555555, 1024)); /* the first use, which loads the module */
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_ok(fill(&fill_32, 0, stream, memory, 0x66666666, 1024));
   assert_filled(0, memory, 0x66, 4096);
   assert_ok(weir_graph_replay(graph));

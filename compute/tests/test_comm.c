@@ -318,13 +318,13 @@ TEST(no_wait) {
   for (int round = 0; round < 2; round++) {
     struct held *held = round ? hold(stream) : NULL;
     if (round)
-      assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));
+      assert_ok(weir_set_sync_debug(WEIR_SYNC_DEBUG_ERROR));
     assert_ok(weir_array_arange(&a, weir_scalar_int(round), weir_scalar_int(1), stream));
     assert_ok(weir_comm_broadcast(&a, all_devices, DEVICES, results));
     assert_ok(weir_comm_reduce_add(results, DEVICES, 0, &sum));
     assert_ok(weir_comm_scatter(&sum, all_devices, DEVICES, NULL, 0, NULL, parts, &count));
     assert_ok(weir_comm_gather(parts, count, 0, weir_place_device(0), &whole));
-    assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
+    assert_ok(weir_set_sync_debug(WEIR_SYNC_DEBUG_DEFAULT));
     if (held)
       unblock(held);
     check_elements(&whole, round * 4, 4);
@@ -420,7 +420,7 @@ static weir_status scenario(void) {
   const int pair[] = {0, 1};
   int count = 0;
   weir_stream stream;
-  weir_status status = weir_stream_current(0, &stream);
+  weir_status status = weir_stream_get_current(0, &stream);
   if (!status)
     status = weir_array_empty(weir_place_device(0), WEIR_FLOAT32, 1, (int64_t[]){100}, stream, &a);
   if (!status)

@@ -118,8 +118,8 @@ TEST(options_and_headers) {
   weir_module *module;
   weir_kernel *f, *stops;
   assert_ok(weir_module_compile(0, source, &options, &module));
-  assert_ok(weir_module_get_kernel(module, "f", &f));
-  assert_ok(weir_module_get_kernel(module, "stops", &stops));
+  assert_ok(weir_module_kernel(module, "f", &f));
+  assert_ok(weir_module_kernel(module, "stops", &stops));
   int *p = device_memory(0, 4);
   weir_param params[] = {WEIR_PARAM(p)};
   weir_launch_dims dims = {.grid = {1}, .block = {1}};
@@ -140,7 +140,7 @@ TEST(a_failed_assertion_breaks_the_context) {
   int n = 5;
   weir_param params[] = {WEIR_PARAM(n)};
   assert_ok(weir_module_compile(0, source, NULL, &module));
-  assert_ok(weir_module_get_kernel(module, "f", &f));
+  assert_ok(weir_module_kernel(module, "f", &f));
   weir_launch_dims dims = {.grid = {1}, .block = {32}};
   n = 32;
   params[0] = (weir_param)WEIR_PARAM(n);
@@ -195,9 +195,8 @@ TEST(images) {
   const size_t bytes[] = {8};
   assert_ok(weir_soft_register_kernel(soft, "set", set_42, 1, bytes));
   assert_ok(weir_module_load(0, ptx, strlen(ptx), &module));
-  assert_error_says(NOT_SUPPORTED, "no function is registered for other",
-                    weir_module_get_kernel(module, "other", &kernel));
-  assert_ok(weir_module_get_kernel(module, "set", &kernel));
+  assert_error_says(NOT_SUPPORTED, "no function is registered for other", weir_module_kernel(module, "other", &kernel));
+  assert_ok(weir_module_kernel(module, "set", &kernel));
   int *p = device_memory(0, 4);
   weir_param params[] = {WEIR_PARAM(p)};
   assert_ok(weir_kernel_launch(kernel, (weir_launch_dims){.grid = {1}, .block = {1}}, default_stream(0), params, 1));

@@ -43,11 +43,11 @@ static weir_philox_state advance(weir_generator *generator, uint64_t increment, 
 
 static void begin(weir_graph *graph, weir_stream stream) {
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
 }
 
 static void end(weir_graph *graph) {
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_ok(weir_stream_set_current(default_stream(-1)));
 }
 
@@ -67,7 +67,7 @@ static uint64_t number_at(uint64_t address, weir_stream stream) {
 static int64_t active_blocks(int64_t *bytes) {
   weir_allocator_stats stats;
   weir_allocator_stats_init(&stats);
-  assert_ok(weir_memory_stats(0, &stats));
+  assert_ok(weir_memory_get_stats(0, &stats));
   *bytes = stats.active_bytes[WEIR_STAT_ALL].current;
   return stats.active[WEIR_STAT_ALL].current;
 }
@@ -169,7 +169,7 @@ TEST(default_generators) {
   assert_ok(weir_random_manual_seed_all(3));
   assert_int_equal(seed_of(here), 3);
   assert_int_equal(seed_of(there), 3);
-  assert_ok(weir_device_set(1));
+  assert_ok(weir_device_set_current(1));
   assert_ok(weir_random_manual_seed(4));
   assert_int_equal(seed_of(here), 3);
   assert_int_equal(seed_of(there), 4);

@@ -69,7 +69,7 @@ static weir_module *module;
 
 static weir_kernel *kernel(const char *name) {
   weir_kernel *found;
-  assert_ok(weir_module_get_kernel(module, name, &found));
+  assert_ok(weir_module_kernel(module, name, &found));
   return found;
 }
 
@@ -217,10 +217,10 @@ TEST(templates) {
 
 TEST(unknown_kernels) {
   weir_kernel *found = NULL;
-  assert_error_says(INVALID_ARGUMENT, "no kernel named nope", weir_module_get_kernel(module, "nope", &found));
-  assert_error(INVALID_ARGUMENT, weir_module_get_kernel(module, "commented", &found));
-  assert_error(INVALID_ARGUMENT, weir_module_get_kernel(module, "scale<int>", &found));
-  assert_error_says(INVALID_ARGUMENT, "module is NULL", weir_module_get_kernel(NULL, "saxpy", &found));
+  assert_error_says(INVALID_ARGUMENT, "no kernel named nope", weir_module_kernel(module, "nope", &found));
+  assert_error(INVALID_ARGUMENT, weir_module_kernel(module, "commented", &found));
+  assert_error(INVALID_ARGUMENT, weir_module_kernel(module, "scale<int>", &found));
+  assert_error_says(INVALID_ARGUMENT, "module is NULL", weir_module_kernel(NULL, "saxpy", &found));
   assert_null(found);
 }
 
@@ -319,10 +319,10 @@ TEST(capture) {
   weir_param params[] = {WEIR_PARAM(p), WEIR_PARAM(by), WEIR_PARAM(n)};
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   assert_ok(
       weir_kernel_launch(kernel("scale<long long>"), (weir_launch_dims){.grid = {1}, .block = {1}}, stream, params, 3));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   for (int i = 0; i < 3; i++)
     assert_ok(weir_graph_replay(graph));
   download(&v, p, sizeof v);
@@ -336,7 +336,7 @@ TEST(shutdown) {
   assert_ok(weir_shutdown());
   weir_launch_dims dims = {.grid = {1}, .block = {1}};
   assert_error_says(INVALID_HANDLE, "shut down", weir_kernel_launch_raw(nothing, dims, NULL, NULL, 0));
-  assert_error_says(INVALID_HANDLE, "shut down", weir_module_get_kernel(module, "nothing", &nothing));
+  assert_error_says(INVALID_HANDLE, "shut down", weir_module_kernel(module, "nothing", &nothing));
   (void)stream;
 }
 
@@ -344,7 +344,7 @@ static void use_in_child(void *data) {
   weir_kernel *nothing = data, *found;
   weir_launch_dims dims = {.grid = {1}, .block = {1}};
   child_assert(weir_kernel_launch_raw(nothing, dims, NULL, NULL, 0) == WEIR_ERROR_BAD_FORK);
-  child_assert(weir_module_get_kernel(module, "nothing", &found) == WEIR_ERROR_BAD_FORK);
+  child_assert(weir_module_kernel(module, "nothing", &found) == WEIR_ERROR_BAD_FORK);
   weir_module_destroy(module);
 }
 
@@ -365,7 +365,7 @@ static weir_status use_kernel(void) {
   weir_status status = compile(&made);
   if (status)
     return status;
-  status = weir_module_get_kernel(made, "nothing", &found);
+  status = weir_module_kernel(made, "nothing", &found);
   if (!status)
     status = weir_kernel_get_attributes(found, &attributes);
   if (!status)

@@ -265,7 +265,7 @@ TEST(capture) {
   assert_ok(weir_event_create(0, &begins));
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_scope_enter(streams[0], &scope));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   assert_ok(weir_event_record(begins, streams[0]));
   for (int i = 1; i < ranks; i++) /* the other streams join the capture */
     assert_ok(weir_event_wait(begins, streams[i]));
@@ -275,7 +275,7 @@ TEST(capture) {
     assert_ok(weir_event_record(ends[i], streams[i]));
     assert_ok(weir_event_wait(ends[i], streams[0]));
   }
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   for (int round = 0; round < 3; round++) {
     o.seed++;
     upload(&o);
@@ -399,9 +399,9 @@ TEST(bad_communicators) {
     /* The last rank joins when the others have given up. */
     assert_ok(weir_nccl_get_unique_id(&id));
     assert_error(TIMEOUT, weir_nccl_init_rank(&id, 2, 0, &options, &made));
-    assert_ok(weir_device_set(1));
+    assert_ok(weir_device_set_current(1));
     assert_error_says(TIMEOUT, "rank 1 of 2 did not join", weir_nccl_init_rank(&id, 2, 1, &options, &made));
-    assert_ok(weir_device_set(0));
+    assert_ok(weir_device_set_current(0));
   }
   unsetenv("WEIR_NCCL_TIMEOUT");
 }

@@ -269,16 +269,21 @@ TEST(abort_meanwhile) {
   free_device_memory(0, memory);
 }
 
+static void count_memory(void *context, const weir_outside_memory *memory) {
+  assert_true(memory->bytes && memory->size == sizeof *memory);
+  ++*(int *)context;
+}
+
 /* The summary of device 0 has a line with this text; NULL means that no communicator is in it. */
 static void check_books(const char *text) {
   weir_allocator *allocator;
   static char summary[16384];
-  weir_outside_memory list[2];
-  size_t length, count;
+  size_t length;
+  int count = 0, elsewhere = 0;
   assert_ok(weir_default_allocator(&allocator));
   assert_ok(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_FULL, summary, sizeof summary, &length));
   assert_int_equal(length, strlen(summary));
-  assert_ok(weir_outside_memory_list(0, list, 2, &count));
+  assert_ok(weir_outside_memory_visit(0, count_memory, &count));
   assert_int_equal(count, text ? 1 : 0);
   if (!text) {
     assert_null(strstr(summary, "NCCL"));
@@ -287,8 +292,8 @@ static void check_books(const char *text) {
   const char *line = strstr(summary, "| NCCL communicator ");
   assert_non_null(line);
   assert_non_null(strstr(line, text));
-  assert_ok(weir_outside_memory_list(1, list, 2, &count));
-  assert_int_equal(count, 0);
+  assert_ok(weir_outside_memory_visit(1, count_memory, &elsewhere));
+  assert_int_equal(elsewhere, 0);
 }
 
 static void *taken[2];
@@ -344,12 +349,11 @@ static void *abort_on_thread(void *comm) {
 TEST(memory_of_an_aborted_one) {
   for (int i = 0; i < 200; i++) {
     weir_nccl_comm *comm = make_comm(5);
-    weir_outside_memory list[2];
-    size_t count;
+    int count = 0;
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, abort_on_thread, comm), 0);
     for (int k = 0; k < 20; k++)
-      assert_ok(weir_outside_memory_list(0, list, 2, &count));
+      assert_ok(weir_outside_memory_visit(0, count_memory, &count));
     assert_int_equal(pthread_join(thread, NULL), 0);
     weir_nccl_destroy(comm);
   }
@@ -423,15 +427,15 @@ TEST(memory) {
 TEST(end_during_a_capture) {
   weir_stream stream, before;
   assert_ok(weir_stream_create(0, 0, &stream));
-  assert_ok(weir_stream_current(0, &before));
+  assert_ok(weir_stream_get_current(0, &before));
   assert_ok(weir_stream_set_current(stream));
   weir_nccl_comm *comm = make_comm(1);
   weir_graph *graph;
   assert_ok(weir_graph_create(&graph));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   weir_nccl_destroy(comm);
   assert_int_equal(fake->live, 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   weir_nccl_destroy(make_comm(1)); /* the next creation ends it */
   assert_int_equal(fake->live, 0);
   weir_graph_destroy(graph);

@@ -33,7 +33,7 @@ static weir_status start_member(member *m) {
   weir_nccl_options_init(&options);
   options.timeout_s = m->timeout_s;
   options.destroy_timeout_s = destroy_timeout_s;
-  weir_status status = weir_device_set(m->rank);
+  weir_status status = weir_device_set_current(m->rank);
   if (!status)
     status = weir_stream_create(m->rank, 0, &m->stream);
   if (!status)
@@ -186,12 +186,12 @@ static weir_status captured(member *m) {
     return status;
   status = weir_stream_set_current(m->stream);
   if (!status)
-    status = weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_THREAD_LOCAL);
+    status = weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_THREAD_LOCAL);
   if (!status) {
     status = enqueue(&o, m->send, m->recv, m->comm, m->stream);
     if (!status)
       status = weir_nccl_broadcast(m->recv, (char *)m->recv + ROOM / 2, 5000, WEIR_INT64, 1, m->comm, m->stream);
-    weir_status ended = weir_graph_capture_end(graph);
+    weir_status ended = weir_graph_end_capture(graph);
     status = status ? status : ended;
   }
   for (int round = 0; round < 5 && !status; round++) {

@@ -266,7 +266,9 @@ static const char *value_of(const weir_snapshot *snapshot, size_t index, const c
 /* "name stage" of each annotation; those of work are "name WORK". */
 static void assert_annotations(const weir_snapshot *snapshot, const char *expected) {
   char text[4096] = "";
-  for (size_t i = 0; i < weir_snapshot_annotation_count(snapshot); i++)
+  size_t count;
+  assert_ok(weir_snapshot_annotations(snapshot, &count));
+  for (size_t i = 0; i < count; i++)
     snprintf(text + strlen(text), sizeof text - strlen(text), "%s %s, ", value_of(snapshot, i, "name"),
              value_of(snapshot, i, "stage"));
   assert_string_equal(text, expected);

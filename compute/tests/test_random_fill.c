@@ -528,10 +528,10 @@ TEST(captured_fills) {
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_graph_register_generator(graph, generator));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   assert_ok(weir_random_bits(generator, memory, COUNT / 2, WEIR_INT32, stream));
   assert_ok(weir_random_bits(generator, (uint32_t *)memory + COUNT / 2, COUNT / 2, WEIR_INT32, stream));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_int_equal(offset_now(), 12);
   for (int round = 0; round < 3; round++) {
     uint64_t offset = offset_now(), half = COUNT / 2;
@@ -562,9 +562,9 @@ TEST(captured_permutation) {
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_graph_register_generator(graph, generator));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   assert_ok(weir_random_permutation(generator, memory, COUNT, WEIR_INT64, stream));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   uint32_t *expected = malloc(COUNT * sizeof *expected);
   assert_non_null(expected);
   uint64_t offset;
@@ -657,10 +657,10 @@ static weir_status use_everything(void) {
   if (!status)
     status = weir_stream_set_current(on);
   if (!status)
-    status = weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL);
+    status = weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL);
   if (!status) {
     status = weir_random_normal(made, pointer, 1000, WEIR_FLOAT32, 0, 1, on);
-    weir_status ended = weir_graph_capture_end(graph);
+    weir_status ended = weir_graph_end_capture(graph);
     status = status ? status : ended;
   }
   if (!status)

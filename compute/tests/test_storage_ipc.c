@@ -146,10 +146,10 @@ TEST(captures) {
   for (int i = 0; i < 2; i++) {
     weir_stream captured = i ? stream : new_stream(0);
     assert_ok(weir_stream_scope_enter(captured, &scope));
-    assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_RELAXED));
+    assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_RELAXED));
     assert_error_says(BAD_STATE, "captured", weir_storage_send(sent, captured, NULL, &handle));
     assert_error_says(BAD_STATE, "captured", weir_storage_send(sent, i ? new_stream(0) : captured, NULL, &handle));
-    assert_ok(weir_graph_capture_end(graph));
+    assert_ok(weir_graph_end_capture(graph));
     assert_ok(weir_stream_scope_leave(&scope));
     weir_graph_reset(graph);
   }

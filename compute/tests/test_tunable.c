@@ -344,9 +344,9 @@ TEST(capture) {
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(stream));
   for (int round = 0; round < 2; round++) {
-    assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+    assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
     assert_ok(run_operation(&o));
-    assert_ok(weir_graph_capture_end(graph));
+    assert_ok(weir_graph_end_capture(graph));
     assert_int_equal(list[0].runs + list[1].runs, round ? list[0].runs + list[1].runs : 1);
     assert_int_equal(word_of(&o), round ? 2 : 0);
     assert_ok(weir_graph_replay(graph));

@@ -271,9 +271,9 @@ TEST(capture) {
   assert_ok(weir_array_fill(&out, weir_scalar_int(0), stream));
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   assert_ok(weir_array_matmul(&a, &b, stream, &out));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   weir_tunable_result *results;
   size_t count;
   assert_ok(weir_tunable_list_results(0, &results, &count));
@@ -285,10 +285,10 @@ TEST(capture) {
   weir_stream other = new_stream(0);
   assert_ok(weir_graph_reset(graph));
   assert_ok(weir_stream_set_current(other));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_THREAD_LOCAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_THREAD_LOCAL));
   assert_ok(weir_array_fill(&out, weir_scalar_int(0), other));
   assert_ok(weir_array_matmul(&a, &b, stream, &out));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_ok(weir_tunable_list_results(0, &results, &count));
   assert_int_equal(count, 1);
   weir_tunable_free(results);

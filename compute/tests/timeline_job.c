@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
     return 2;
   }
   char *host = malloc(BYTES);
-  check(weir_device_set(0));
+  check(weir_device_set_current(0));
   check(weir_get_driver(&driver));
   check(weir_allocator_create(driver, NULL, &allocator));
   check(weir_history_record(allocator, NULL));

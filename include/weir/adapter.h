@@ -19,13 +19,13 @@ typedef enum weir_witness_scope {
   WEIR_WITNESS_SEGMENTS /* those of segments, and others that take the slow path anyway */
 } weir_witness_scope;
 
-typedef void (*weir_witness)(void *context, const weir_trace_entry *entry);
+typedef void (*weir_witness_fn)(void *context, const weir_trace_entry *entry);
 
 /* The witness is called inside each operation, by the thread that performs it and under the allocator's locks, so
  * that entries about one address come in the order in which they happen, whichever threads they come from. It must
  * not call the allocator; an observer may. There is one witness at a time, and NULL removes it. A call of it in
  * another thread may still be running when this returns, so its context must stay valid as long as the allocator. */
-weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_witness witness, void *context,
+weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_witness_fn witness, void *context,
                                        weir_witness_scope scope);
 
 /* weir_allocator_alloc and weir_allocator_free for a caller that holds a lock which another thread may need before it

@@ -32,7 +32,7 @@ typedef struct weir_allocator weir_allocator;
  * allocation. Optional functions may be NULL. The names are those of PyTorch's CUDAPluggableAllocator. */
 typedef struct weir_backend {
   size_t size;      /* sizeof(weir_backend) */
-  const char *name; /* returned by weir_allocator_backend(); NULL means "pluggable" */
+  const char *name; /* that of weir_allocator_backend(); NULL means "pluggable" */
   void *context;    /* the first argument of every function */
 
   /* Returns NULL if out of memory. Live allocations must not overlap. */
@@ -97,7 +97,7 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
 void weir_allocator_destroy(weir_allocator *allocator);
 
 /* "native", "cudaMallocAsync", or the name of the back end in the options. */
-const char *weir_allocator_backend(const weir_allocator *allocator);
+weir_status weir_allocator_backend(const weir_allocator *allocator, char *text, size_t size, size_t *length);
 
 /* Allocates memory of a device for use on a stream. 0 bytes give NULL. WEIR_ERROR_OUT_OF_MEMORY if there is not enough:
  * weir_last_error() says where the memory is, and the program can continue.

@@ -27,10 +27,10 @@ static inline int weir_device_is_available(void) {
 }
 
 /* The calling thread's current device; 0 until the thread sets another. */
-weir_status weir_device_get(int *device);
+weir_status weir_device_get_current(int *device);
 
 /* Makes a device current and creates its context. WEIR_ERROR_INVALID_DEVICE if there is no such device. */
-weir_status weir_device_set(int device);
+weir_status weir_device_set_current(int device);
 
 /* Makes a device current and returns the previous one. A negative number changes nothing, and *previous is -1. */
 weir_status weir_device_exchange(int device, int *previous);
@@ -66,11 +66,7 @@ static inline void weir_device_properties_init(weir_device_properties *propertie
 
 /* In all calls below, device -1 is the current one. */
 weir_status weir_device_get_properties(int device, weir_device_properties *properties);
-weir_status weir_device_name(int device, char *name, size_t size);
 weir_status weir_device_capability(int device, int *major, int *minor);
-
-/* "GPU-" and 32 hexadecimal digits in the usual groups: 41 bytes with the NUL. */
-weir_status weir_device_uuid(int device, char *text, size_t size);
 
 /* Free and total bytes; the memory of other processes counts as used. */
 weir_status weir_device_memory_info(int device, uint64_t *free_bytes, uint64_t *total_bytes);

@@ -378,11 +378,10 @@ weir_status weir_driver_open_fault(weir_driver *inner, weir_driver **driver);
 /* The nth call of this entry from now (1 is the next) fails with `result` and is not passed on. With `sticky`, all
  * calls of all entries fail from then on, as after a faulting kernel. A second rule for an entry replaces the first;
  * nth 0 removes it. */
-weir_status weir_fault_nth(weir_driver *fault, weir_driver_call call, unsigned long nth, weir_cu_result result,
-                           int sticky);
+weir_status weir_fault_nth(weir_driver *fault, weir_driver_call call, uint64_t nth, weir_cu_result result, int sticky);
 
 /* The nth call of any entry from now fails, except GetError* and calls that destroy. */
-weir_status weir_fault_nth_any(weir_driver *fault, unsigned long nth, weir_cu_result result);
+weir_status weir_fault_nth_any(weir_driver *fault, uint64_t nth, weir_cu_result result);
 
 /* Every call that can fail for lack of resources fails with probability per_million / 1e6. Equal seeds select equal
  * calls. 0 turns it off. */
@@ -392,17 +391,16 @@ weir_status weir_fault_random(weir_driver *fault, uint64_t seed, unsigned per_mi
 weir_status weir_fault_clear(weir_driver *fault);
 
 /* The number of calls of an entry, and of those that were made to fail. WEIR_CALL_COUNT means all entries. */
-weir_status weir_fault_counts(weir_driver *fault, weir_driver_call call, unsigned long *calls, unsigned long *faults);
+weir_status weir_fault_counts(weir_driver *fault, weir_driver_call call, uint64_t *calls, uint64_t *faults);
 
 /* ---- Contexts: a table that asks the program for a context ---- */
 
 /* Makes a context current for the calling thread, which has none. Returns 1, or 0 if there is to be none. */
-typedef int (*weir_context_provider)(void *context);
+typedef int (*weir_context_fn)(void *context);
 
 /* Wraps `inner`, which the caller keeps. CtxGetCurrent of the table calls the provider in a thread without a context,
  * so that a library which shares the device, such as the CUDA runtime, can choose it. */
-weir_status weir_driver_open_contexts(weir_driver *inner, weir_context_provider provide, void *context,
-                                      weir_driver **driver);
+weir_status weir_driver_open_contexts(weir_driver *inner, weir_context_fn provide, void *context, weir_driver **driver);
 
 /* ---- Timing: a table that counts and times the calls of another ---- */
 

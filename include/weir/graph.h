@@ -36,11 +36,11 @@ weir_pool_id weir_graph_pool_handle(void);
 
 /* Captures the work of the current stream, which must not be the default stream. pool {0, 0} gives the graph a pool
  * of its own. */
-weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_capture_mode mode);
+weir_status weir_graph_begin_capture(weir_graph *graph, weir_pool_id pool, weir_capture_mode mode);
 
 /* Ends the capture, on the stream on which it began. Logs a warning if nothing was captured. After an error the
  * graph is empty. */
-weir_status weir_graph_capture_end(weir_graph *graph);
+weir_status weir_graph_end_capture(weir_graph *graph);
 
 /* Launches the graph on the current stream. */
 weir_status weir_graph_replay(weir_graph *graph);

@@ -32,7 +32,7 @@ typedef enum weir_history_context {
 } weir_history_context;
 
 typedef enum weir_history_stacks {
-  WEIR_STACKS_LANGUAGE, /* the frames of the hook of weir_set_stack_hook */
+  WEIR_STACKS_LANGUAGE, /* the frames of the hook of weir_stack_set_hook */
   WEIR_STACKS_ALL,      /* and the native frames after them */
   WEIR_STACKS_EITHER    /* the hook's frames, or native frames if the hook has none for the thread */
 } weir_history_stacks;
@@ -154,17 +154,17 @@ typedef struct weir_stack_frame {
 } weir_stack_frame;
 
 /* Writes at most `room` frames of the calling thread, innermost first, and returns their number. */
-typedef size_t (*weir_stack_hook)(void *context, weir_stack_frame *frames, size_t room);
+typedef size_t (*weir_stack_hook_fn)(void *context, weir_stack_frame *frames, size_t room);
 
 /* Sets the hook for all allocators of the process; NULL removes it. The hook is called without a lock of Weir. It may
  * allocate; such allocations have no stack. A call in another thread may still be running when this returns. */
-void weir_set_stack_hook(weir_stack_hook hook, void *context);
+void weir_stack_set_hook(weir_stack_hook_fn hook, void *context);
 
 /* Computes a key for the calling thread's stack that is cheaper than its frames: equal keys mean equal stacks, for
  * the life of the process. Returns 0 if the stack has no key now. The hook is then called only for new keys. The key
  * is not used if native frames follow those of the hook. Setting a hook removes the key function. */
-typedef int (*weir_stack_key)(void *context, uint64_t *key);
-void weir_set_stack_key(weir_stack_key key);
+typedef int (*weir_stack_key_fn)(void *context, uint64_t *key);
+void weir_stack_set_key(weir_stack_key_fn key);
 
 /* The frames of the hook for a stack, by the stack's number in snapshots and in weir_pointer_info. Equal stacks have
  * one number, which is fixed for the life of the process. Writes at most `room` frames, without native ones, and
@@ -179,11 +179,11 @@ weir_status weir_stack_capture(weir_history_stacks stacks, uint32_t *stack);
 
 /* Receives one frame: its function and file, "??" if they are not known, its line, 0 if not known, and whether it is
  * machine code or a frame of the hook. The texts are valid during the call. A result other than 0 ends the visit. */
-typedef int (*weir_frame_visitor)(void *context, const char *function, const char *file, int line, int is_native);
+typedef int (*weir_frame_fn)(void *context, const char *function, const char *file, int line, int is_native);
 
 /* Visits the frames of a stack, innermost first. Native frames are resolved to function, file and line, and functions
  * that were inlined count as frames. 0 has no frames; an unknown number is WEIR_ERROR_INVALID_ARGUMENT. */
-weir_status weir_stack_visit(uint32_t stack, weir_frame_visitor visit, void *context);
+weir_status weir_stack_visit(uint32_t stack, weir_frame_fn visit, void *context);
 
 #ifdef __cplusplus
 }

@@ -15,11 +15,11 @@ typedef enum weir_log_level {
   WEIR_LOG_DEBUG /* every driver call that fails, and every error that is returned */
 } weir_log_level;
 
-typedef void (*weir_log_sink)(void *context, weir_log_level level, const char *message);
+typedef void (*weir_log_fn)(void *context, weir_log_level level, const char *message);
 
 /* Sets the function that gets all messages. The default, or NULL, writes "weir: warning: ..." to stderr. The sink
  * may be called from any thread, and must not call Weir. */
-void weir_log_set_sink(weir_log_sink sink, void *context);
+void weir_log_set_sink(weir_log_fn sink, void *context);
 
 /* Messages above this level are dropped. The default is that of WEIR_LOG=error|warn|info|debug, or warn. */
 void weir_log_set_level(weir_log_level level);

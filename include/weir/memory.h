@@ -20,6 +20,7 @@
 #include <stddef.h>
 
 #include "weir/alloc.h"
+#include "weir/device.h"
 #include "weir/status.h"
 #include "weir/stream.h"
 
@@ -42,12 +43,18 @@ weir_status weir_free(void *pointer);
  * the work that it had at the time of the free. */
 weir_status weir_memory_record_stream(void *pointer, weir_stream stream);
 
-/* The counters of a device; device -1 is the current one. Initialize stats with weir_allocator_stats_init. */
-weir_status weir_memory_stats(int device, weir_allocator_stats *stats);
-
 /* The process default allocator, for all other calls that take a weir_allocator. It belongs to the runtime: do not
  * destroy it, and do not use it after weir_shutdown. */
 weir_status weir_default_allocator(weir_allocator **allocator);
+
+/* The counters of a device; device -1 is the current one. Initialize stats with weir_allocator_stats_init. */
+static inline weir_status weir_memory_get_stats(int device, weir_allocator_stats *stats) {
+  weir_allocator *allocator;
+  weir_status status = weir_default_allocator(&allocator);
+  if (!status && device == -1)
+    status = weir_device_get_current(&device);
+  return weir_report_as(__func__, status ? status : weir_allocator_get_stats(allocator, device, stats));
+}
 
 /* Returns unused memory of all devices to the driver. */
 static inline weir_status weir_memory_empty_cache(void) {

@@ -67,8 +67,8 @@ weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_p
 /* Opens a scope: allocations on streams for which `filter` returns 1 come from the pool. A NULL filter selects the
  * allocations of the calling thread. Scopes nest, and the innermost one that selects an allocation gets it. Creates
  * the pool if there is none, and adds one use. */
-typedef int (*weir_pool_filter)(void *context, weir_cu_stream stream);
-weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_pool_filter filter,
+typedef int (*weir_pool_filter_fn)(void *context, weir_cu_stream stream);
+weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_pool_filter_fn filter,
                             void *context);
 
 /* Closes the scope. The use lasts until weir_pool_release. */

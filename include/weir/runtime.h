@@ -57,15 +57,18 @@ weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where);
 #define WEIR__STRING_(x) #x
 
 /* Calls fn(context) at every shutdown of the runtime, before the contexts are released: on the thread that shuts it
- * down, in the reverse order of registration. fn may call the driver, and must not start or shut down the runtime. A
- * registration lasts as long as the process. */
-weir_status weir_at_shutdown(void (*fn)(void *context), void *context);
+ * down, the last one added first. fn may call the driver, and must not start or shut down the runtime. */
+typedef void (*weir_shutdown_fn)(void *context);
+weir_status weir_shutdown_hook_add(weir_shutdown_fn fn, void *context);
+
+/* Removes what was added last with this function and context. WEIR_ERROR_INVALID_ARGUMENT if nothing was. */
+weir_status weir_shutdown_hook_remove(weir_shutdown_fn fn, void *context);
 
 /* The sync debug mode: whether a call that makes the host wait for a stream (weir_stream_synchronize, blocking
  * copies) is allowed, logs a warning, or fails. */
 typedef enum weir_sync_debug { WEIR_SYNC_DEBUG_DEFAULT, WEIR_SYNC_DEBUG_WARN, WEIR_SYNC_DEBUG_ERROR } weir_sync_debug;
-weir_status weir_sync_debug_set(weir_sync_debug mode);
-weir_sync_debug weir_sync_debug_get(void);
+weir_status weir_set_sync_debug(weir_sync_debug mode);
+weir_sync_debug weir_get_sync_debug(void);
 
 /* Start and stop a profiler that is attached to the process. */
 weir_status weir_profiler_start(void);

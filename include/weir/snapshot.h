@@ -145,7 +145,7 @@ typedef struct weir_snapshot_annotation {
 /* Sets `size` and makes the rest zero, for weir_snapshot_annotation_at. */
 static inline void weir_snapshot_annotation_init(weir_snapshot_annotation *annotation) { WEIR__INIT(annotation); }
 /* The number of annotations, and one of them by index. */
-size_t weir_snapshot_annotation_count(const weir_snapshot *snapshot);
+weir_status weir_snapshot_annotations(const weir_snapshot *snapshot, size_t *count);
 weir_status weir_snapshot_annotation_at(const weir_snapshot *snapshot, size_t index,
                                         weir_snapshot_annotation *annotation);
 
@@ -174,11 +174,11 @@ weir_status weir_snapshot_save(const weir_snapshot *snapshot, weir_snapshot_form
 const char *weir_stats_name(size_t index);
 
 /* WEIR_ERROR_INVALID_ARGUMENT for an unknown name, or one that the caller's version of weir_allocator_stats lacks. */
-weir_status weir_stats_get(const weir_allocator_stats *stats, const char *name, int64_t *value);
+weir_status weir_stats_value(const weir_allocator_stats *stats, const char *name, int64_t *value);
 
 /* One value of a device. Private pools have names too: "reserved_bytes_by_private_pools.0_1.all.current" is of pool
- * {0, 1}. To read several, call weir_allocator_get_stats once and weir_stats_get for each. */
-weir_status weir_allocator_get_stat(weir_allocator *allocator, int device, const char *name, int64_t *value);
+ * {0, 1}. To read several, call weir_allocator_get_stats once and weir_stats_value for each. */
+weir_status weir_allocator_stat(weir_allocator *allocator, int device, const char *name, int64_t *value);
 
 typedef enum weir_stats_form {
   WEIR_STATS_NESTED, /* {"allocated_bytes": {"all": {"current": 1, ... */
@@ -193,20 +193,31 @@ weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, we
 
 /* Memory of a device that no allocator of Weir has, such as that of a communicator (weir/compute/nccl.h). */
 typedef struct weir_outside_memory {
-  char owner[88]; /* "NCCL communicator 1, rank 0 of 8" */
+  size_t size;       /* sizeof(weir_outside_memory) */
+  const char *owner; /* "NCCL communicator 1, rank 0 of 8" */
   uint64_t bytes;
   int is_exact; /* 0 if it is an estimate */
-  int reserved;
 } weir_outside_memory;
 
-/* Writes up to `room` entries for a device, and returns how many there are. It must not call allocators. */
-typedef size_t (*weir_outside_memory_fn)(void *context, int device, weir_outside_memory *list, size_t room);
+/* Sets `size` and makes the rest zero. */
+static inline void weir_outside_memory_init(weir_outside_memory *memory) { WEIR__INIT(memory); }
 
-/* Adds a function that knows of such memory, for the life of the process; again is no error. */
-weir_status weir_outside_memory_add(weir_outside_memory_fn fn, void *context);
+/* Receives one piece of such memory; it and its owner are valid during the call. */
+typedef void (*weir_outside_memory_fn)(void *context, const weir_outside_memory *memory);
 
-/* What all functions report for a device now. *count may be larger than `room`. */
-weir_status weir_outside_memory_list(int device, weir_outside_memory *list, size_t room, size_t *count);
+/* Reports the memory of a device: calls report(report_context, ...) for each piece. It must not call allocators. */
+typedef void (*weir_outside_reporter_fn)(void *context, int device, weir_outside_memory_fn report,
+                                         void *report_context);
+
+/* Adds a function that knows of such memory; again is no error. */
+weir_status weir_outside_memory_add(weir_outside_reporter_fn reporter, void *context);
+
+/* Removes it. A call of it in another thread may still be running when this returns. WEIR_ERROR_INVALID_ARGUMENT if it
+ * was not added. */
+weir_status weir_outside_memory_remove(weir_outside_reporter_fn reporter, void *context);
+
+/* What all functions report for a device now. */
+weir_status weir_outside_memory_visit(int device, weir_outside_memory_fn visit, void *context);
 
 /* Writes to the recording of WEIR_RECORD how many bytes of a device the process has outside of allocators now; their
  * peak is kept. Does nothing without such a recording. */

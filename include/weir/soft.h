@@ -58,13 +58,13 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
 
 /* Runs up to `count` items of work of a stream: each copy, fill, kernel, host function, record or wait is one. Stops
  * before a wait whose event has not completed. *done is the number of items that ran; done may be NULL. */
-weir_status weir_soft_step(weir_driver *soft, weir_cu_stream stream, unsigned long count, unsigned long *done);
+weir_status weir_soft_step(weir_driver *soft, weir_cu_stream stream, uint64_t count, uint64_t *done);
 
 /* Runs the work of all streams, in the order of devices and streams, until nothing is left or every stream waits. */
-weir_status weir_soft_step_all(weir_driver *soft, unsigned long *done);
+weir_status weir_soft_step_all(weir_driver *soft, uint64_t *done);
 
 /* The number of items of work in a stream that have not run. Works with both clocks. */
-weir_status weir_soft_pending(weir_driver *soft, weir_cu_stream stream, unsigned long *pieces);
+weir_status weir_soft_pending(weir_driver *soft, weir_cu_stream stream, uint64_t *pieces);
 
 /* The device's clock in nanoseconds: counted in stepped time. */
 weir_status weir_soft_now(weir_driver *soft, uint64_t *nanoseconds);
@@ -78,17 +78,17 @@ typedef struct weir_soft_launch {
   void **params;
   weir_cu_device device;
 } weir_soft_launch;
-typedef weir_cu_result (*weir_soft_kernel)(const weir_soft_launch *launch);
+typedef weir_cu_result (*weir_soft_kernel_fn)(const weir_soft_launch *launch);
 
 /* Registers a kernel for every module that has an entry of that name in its PTX. param_bytes[i] is the size of
  * parameter i. */
-weir_status weir_soft_register_kernel(weir_driver *soft, const char *name, weir_soft_kernel kernel, int param_count,
+weir_status weir_soft_register_kernel(weir_driver *soft, const char *name, weir_soft_kernel_fn kernel, int param_count,
                                       const size_t *param_bytes);
 
 /* A kernel of an image. */
 typedef struct weir_soft_entry {
   const char *name;
-  weir_soft_kernel function;
+  weir_soft_kernel_fn function;
   int param_count; /* at most 64 */
   const size_t *param_bytes;
   unsigned shared_bytes; /* static shared memory */
@@ -112,17 +112,17 @@ typedef struct weir_soft_image {
 /* The number of live objects over all devices. All are 0 for a correct program that has cleaned up. */
 typedef struct weir_soft_census {
   size_t size; /* sizeof(weir_soft_census) */
-  unsigned long contexts, streams, events, graphs, graph_execs, modules, pools;
-  unsigned long allocations, host_allocations, registrations, reservations, mappings, handles, ipc_mappings;
+  uint64_t contexts, streams, events, graphs, graph_execs, modules, pools;
+  uint64_t allocations, host_allocations, registrations, reservations, mappings, handles, ipc_mappings;
   uint64_t device_bytes; /* physical memory in use */
   /* Calls of MemUnmap, so far, for memory that a copy, a fill or a kernel in a stream accesses: it would fault. */
-  unsigned long unmaps_in_use;
+  uint64_t unmaps_in_use;
 } weir_soft_census;
 
-/* Sets `size` and makes the rest zero, for weir_soft_take_census. */
+/* Sets `size` and makes the rest zero, for weir_soft_get_census. */
 static inline void weir_soft_census_init(weir_soft_census *census) { WEIR__INIT(census); }
 /* Counts the live objects. */
-weir_status weir_soft_take_census(weir_driver *soft, weir_soft_census *census);
+weir_status weir_soft_get_census(weir_driver *soft, weir_soft_census *census);
 
 #ifdef __cplusplus
 }

@@ -66,7 +66,7 @@ static inline uint64_t weir_stream_hash(weir_stream stream) {
 }
 
 /* The calling thread's current stream on a device; the default stream until set. */
-weir_status weir_stream_current(int device, weir_stream *stream);
+weir_status weir_stream_get_current(int device, weir_stream *stream);
 
 /* Makes the stream the current stream of its device, and its device the current device. */
 weir_status weir_stream_set_current(weir_stream stream);

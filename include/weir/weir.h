@@ -17,6 +17,9 @@
  * - Output of any length goes to a function of the program (weir/output.h).
  * - What a call tells about an object is an output, also a yes (1) or no (0). Calls that need no object and cannot fail
  *   return their answer.
+ * - A getter is named after what it returns (weir_stream_priority). It has get_ if there is a set_ for the same
+ *   (weir_stream_get_current) and if it fills in a struct (weir_device_get_properties). A yes or no is is_, has_, can_
+ *   or owns. The type of a function of the program ends in _fn.
  * - Streams: calls of the runtime take a weir_stream. Calls on an object that was created on a driver (allocators,
  *   pinned memory, pools, memory of other processes, the software device) take the driver's stream, a weir_cu_stream,
  *   and its device, because that driver need not be the runtime's. No call has two forms: weir_stream_raw and

@@ -112,16 +112,16 @@ public:
   }
   static device current() {
     int number = 0;
-    detail::check(weir_device_get(&number));
+    detail::check(weir_device_get_current(&number));
     return number;
   }
   static result<device> try_current() noexcept {
     device current(0);
-    return detail::attempted(weir_device_get(&current.number_), current);
+    return detail::attempted(weir_device_get_current(&current.number_), current);
   }
 
-  void make_current() const { detail::check(weir_device_set(number_)); }
-  result<void> try_make_current() const noexcept { return detail::attempt(weir_device_set(number_)); }
+  void make_current() const { detail::check(weir_device_set_current(number_)); }
+  result<void> try_make_current() const noexcept { return detail::attempt(weir_device_set_current(number_)); }
   void synchronize() const { detail::check(weir_device_synchronize(number_)); }
   result<void> try_synchronize() const noexcept { return detail::attempt(weir_device_synchronize(number_)); }
 
@@ -208,11 +208,11 @@ public:
 
   static stream current(weir::device device = {}) {
     stream found;
-    return detail::checked(weir_stream_current(device.number(), &found.stream_), found);
+    return detail::checked(weir_stream_get_current(device.number(), &found.stream_), found);
   }
   static result<stream> try_current(weir::device device = {}) noexcept {
     stream found;
-    return detail::attempted(weir_stream_current(device.number(), &found.stream_), found);
+    return detail::attempted(weir_stream_get_current(device.number(), &found.stream_), found);
   }
 
   // The stream of a CUstream, which stays the caller's.
@@ -992,7 +992,7 @@ public:
   // A pool {0, 0} gives the graph a pool of its own. The graph must outlive the capture.
   capture(graph &graph, stream stream, weir_pool_id pool = {0, 0}, capture_mode mode = capture_mode::global)
       : scope_(stream) {
-    detail::check(weir_graph_capture_begin(graph.get(), pool, static_cast<weir_capture_mode>(mode)));
+    detail::check(weir_graph_begin_capture(graph.get(), pool, static_cast<weir_capture_mode>(mode)));
     graph_ = graph.get();
   }
   static result<capture> try_begin(graph &graph, stream stream, weir_pool_id pool = {0, 0},
@@ -1000,7 +1000,7 @@ public:
     auto scope = stream_scope::try_enter(stream);
     if (!scope)
       return scope.error();
-    if (weir_status status = weir_graph_capture_begin(graph.get(), pool, static_cast<weir_capture_mode>(mode)))
+    if (weir_status status = weir_graph_begin_capture(graph.get(), pool, static_cast<weir_capture_mode>(mode)))
       return detail::failure(status);
     return capture(graph.get(), *std::move(scope));
   }
@@ -1009,12 +1009,12 @@ public:
   ~capture() {
     if (!graph_)
       return;
-    (void)weir_graph_capture_end(graph_);
+    (void)weir_graph_end_capture(graph_);
     (void)weir_graph_reset(graph_);
   }
 
-  void end() { detail::check(weir_graph_capture_end(std::exchange(graph_, nullptr))); }
-  result<void> try_end() noexcept { return detail::attempt(weir_graph_capture_end(std::exchange(graph_, nullptr))); }
+  void end() { detail::check(weir_graph_end_capture(std::exchange(graph_, nullptr))); }
+  result<void> try_end() noexcept { return detail::attempt(weir_graph_end_capture(std::exchange(graph_, nullptr))); }
 
 private:
   capture(weir_graph *graph, stream_scope &&scope) noexcept : scope_(std::move(scope)), graph_(graph) {}

@@ -1,5 +1,5 @@
 /*
- * Python stacks for the history (weir_set_stack_hook). The Python package and the adapter for PyTorch compile the same
+ * Python stacks for the history (weir_stack_set_hook). The Python package and the adapter for PyTorch compile the same
  * sources: walk.c, which knows the frame layout of some versions of CPython, or public.c, which uses public functions
  * of any version.
  *

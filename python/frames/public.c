@@ -94,11 +94,11 @@ bool weir_frames_begin(void) {
                      "Python frames are read through Python's public functions, which need the GIL for each stack:"
                      " the frame layout of this version is unknown, or its headers were missing at build time");
   atomic_store(&is_on, true);
-  weir_set_stack_hook(weir_frames_gather, NULL);
+  weir_stack_set_hook(weir_frames_gather, NULL);
   return true;
 }
 
 void weir_frames_end(void) {
   if (atomic_exchange(&is_on, false))
-    weir_set_stack_hook(NULL, NULL);
+    weir_stack_set_hook(NULL, NULL);
 }

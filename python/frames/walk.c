@@ -395,15 +395,15 @@ bool weir_frames_begin(void) {
   }
   pthread_once(&once, start_walkers);
   atomic_store(&is_on, true);
-  weir_set_stack_hook(weir_frames_gather, NULL);
-  weir_set_stack_key(weir_frames_key);
+  weir_stack_set_hook(weir_frames_gather, NULL);
+  weir_stack_set_key(weir_frames_key);
   return true;
 }
 
 void weir_frames_end(void) {
   if (!atomic_exchange(&is_on, false))
     return;
-  weir_set_stack_hook(NULL, NULL);
+  weir_stack_set_hook(NULL, NULL);
   wait_for_walks();
   atomic_fetch_add(&generation, 1); /* before the code can be freed */
   drop_table(atomic_exchange(&current, NULL));

@@ -325,7 +325,7 @@ static int check_writable(const pyweir_buffer *buffer) {
 
 /* The current stream of a buffer's device; for host memory, of the current device. */
 static int stream_for(const pyweir_buffer *buffer, weir_stream *stream) {
-  return pyweir_check(weir_stream_current(buffer->is_host ? -1 : buffer->stream.device, stream));
+  return pyweir_check(weir_stream_get_current(buffer->is_host ? -1 : buffer->stream.device, stream));
 }
 
 static PyObject *record_stream(PyObject *self, PyObject *object) {
@@ -419,7 +419,7 @@ PYWEIR_NO_ARGUMENTS(buffer_zero, fill_with((pyweir_buffer *)self, 0, 1))
 /* Copies between two devices. The streams of both wait for each other. Called without the GIL. */
 static weir_status copy_between(const pyweir_buffer *to, const pyweir_buffer *from, size_t bytes, weir_stream stream) {
   weir_stream other;
-  weir_status status = weir_stream_current(from->stream.device, &other);
+  weir_status status = weir_stream_get_current(from->stream.device, &other);
   if (status == WEIR_OK)
     status = weir_stream_wait_stream(stream, other);
   if (status == WEIR_OK)
@@ -573,7 +573,7 @@ static PyObject *buffer_free(PyObject *self, PyObject *unused) {
 static weir_status wait_for_device(const pyweir_buffer *buffer) {
   weir_stream current;
   int capturing = 0;
-  weir_status status = weir_stream_current(buffer->stream.device, &current);
+  weir_status status = weir_stream_get_current(buffer->stream.device, &current);
   if (status == WEIR_OK)
     status = weir_stream_is_capturing(current, &capturing);
   /* Captured work does not run yet, so there is nothing to wait for. */

@@ -10,7 +10,7 @@ static int enter(weir_driver **driver) {
   weir_status status;
   if (pyweir_need_device(Py_None, &device) != 0)
     return -1;
-  PYWEIR_CALL(status, weir_device_set(device));
+  PYWEIR_CALL(status, weir_device_set_current(device));
   return pyweir_check(status) != 0 ? -1 : pyweir_check(weir_get_driver(driver));
 }
 

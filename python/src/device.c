@@ -113,7 +113,7 @@ int pyweir_parse_device(PyObject *object, int *device) {
   int found;
   if (parse_any(object, &found) != 0)
     return -1;
-  if (found < 0 && pyweir_check(weir_device_get(&found)) != 0)
+  if (found < 0 && pyweir_check(weir_device_get_current(&found)) != 0)
     return -1;
   *device = found;
   return 0;
@@ -429,7 +429,7 @@ static PyObject *set_device(PyObject *module, PyObject *argument) {
   weir_status status;
   if (pyweir_need_device(argument, &device) != 0)
     return NULL;
-  PYWEIR_CALL(status, weir_device_set(device));
+  PYWEIR_CALL(status, weir_device_set_current(device));
   return pyweir_none(status);
 }
 
@@ -514,10 +514,10 @@ static PyObject *set_sync_debug(PyObject *module, PyObject *argument) {
   int mode;
   if (pyweir_parse_int(argument, &mode) != 0)
     return NULL;
-  return pyweir_none(weir_sync_debug_set((weir_sync_debug)mode));
+  return pyweir_none(weir_set_sync_debug((weir_sync_debug)mode));
 }
 
-PYWEIR_NO_ARGUMENTS(get_sync_debug, PyLong_FromLong(weir_sync_debug_get()))
+PYWEIR_NO_ARGUMENTS(get_sync_debug, PyLong_FromLong(weir_get_sync_debug()))
 
 /* ---- Metrics ---- */
 

@@ -72,7 +72,7 @@ PyObject *pyweir_buffer_dlpack_device(PyObject *self, PyObject *unused) {
 /* Makes the consumer's stream wait for pending work, and records the stream as a use of the memory. Without the GIL. */
 static weir_status order_before_stream(pyweir_buffer *buffer, void *root, bool is_ours, weir_cu_stream raw) {
   weir_stream current, consumer;
-  weir_status status = weir_stream_current(buffer->stream.device, &current);
+  weir_status status = weir_stream_get_current(buffer->stream.device, &current);
   if (status == WEIR_OK)
     status = weir_stream_external(buffer->stream.device, raw, &consumer);
   weir_cu_stream current_raw = NULL;
@@ -204,7 +204,7 @@ static pyweir_buffer *copy_of(pyweir_buffer *buffer) {
     PyErr_SetString(PyExc_BufferError, "copy=True is not supported for host memory; use copy_()");
     return NULL;
   }
-  if (pyweir_check(weir_stream_current(buffer->stream.device, &stream)) != 0)
+  if (pyweir_check(weir_stream_get_current(buffer->stream.device, &stream)) != 0)
     return NULL;
   pyweir_buffer *copy = pyweir_buffer_allocate(pyweir_allocator(), stream, buffer->bytes);
   if (copy && copy->bytes && pyweir_buffer_copy(copy, buffer, stream) != 0)
@@ -332,7 +332,7 @@ static PyObject *import_capsule(PyObject *capsule) {
   weir_stream stream = {0};
   if (!t || device_of_tensor(t, &is_host) != 0 || measure(t, &bytes) != 0)
     return NULL;
-  if (!is_host && pyweir_check(weir_stream_current(t->device_id, &stream)) != 0)
+  if (!is_host && pyweir_check(weir_stream_get_current(t->device_id, &stream)) != 0)
     return NULL;
   void *pointer = t->data ? (char *)t->data + t->byte_offset : NULL, *managed;
   pyweir_buffer *buffer = pyweir_buffer_new(bytes ? pointer : NULL, bytes, stream);

@@ -94,11 +94,11 @@ static PyObject *graph_capture_begin(PyObject *self, PyObject *args, PyObject *k
   weir_status status;
   if (parse_mode(mode_text, &mode) != 0 || pyweir_ensure_init() != 0)
     return NULL;
-  PYWEIR_CALL(status, weir_graph_capture_begin(graph_of(self), pool, mode));
+  PYWEIR_CALL(status, weir_graph_begin_capture(graph_of(self), pool, mode));
   return pyweir_none(status);
 }
 
-PYWEIR_CALL_ONLY(graph_capture_end, weir_graph_capture_end(graph_of(self)))
+PYWEIR_CALL_ONLY(graph_capture_end, weir_graph_end_capture(graph_of(self)))
 PYWEIR_CALL_ONLY(graph_replay, weir_graph_replay(graph_of(self)))
 PYWEIR_CALL_ONLY(graph_reset, weir_graph_reset(graph_of(self)))
 

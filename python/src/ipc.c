@@ -69,7 +69,7 @@ static weir_status send_memory(void *pointer, weir_stream stream, weir_ipc_handl
   weir_stream current;
   weir_cu_stream raw = NULL;
   int capturing;
-  weir_status status = weir_stream_current(stream.device, &current);
+  weir_status status = weir_stream_get_current(stream.device, &current);
   if (status == WEIR_OK)
     status = is_captured(current, &capturing);
   if (status == WEIR_OK && capturing)
@@ -122,7 +122,7 @@ typedef struct received {
 static weir_status release(const received *memory) {
   weir_stream current;
   int capturing;
-  weir_status status = weir_stream_current(memory->stream.device, &current);
+  weir_status status = weir_stream_get_current(memory->stream.device, &current);
   if (status == WEIR_OK)
     status = join(memory->stream, current, &capturing);
   for (size_t i = 0; i < memory->count && status == WEIR_OK; i++)
@@ -278,7 +278,7 @@ static PyObject *open_shared(PyObject *module, PyObject *args) {
     return NULL;
   pyweir_buffer *buffer = NULL;
   if (pyweir_parse_bytes(bytes_object, &bytes) != 0 || pyweir_parse_bytes(offset_object, &offset) != 0 ||
-      !pyweir_need_allocator() || pyweir_check(weir_stream_current(device, &stream)) != 0)
+      !pyweir_need_allocator() || pyweir_check(weir_stream_get_current(device, &stream)) != 0)
     goto release_name;
   weir_status status;
   PYWEIR_CALL(status, weir_ipc_open(pyweir_allocator(), device, name.buf, (size_t)name.len, &base));

@@ -106,7 +106,7 @@ weir_status pyweir_raw_stream(weir_stream stream, weir_cu_stream *raw) {
 }
 
 weir_status pyweir_current_stream(int device, weir_stream *stream, weir_cu_stream *raw) {
-  weir_status status = weir_stream_current(device, stream);
+  weir_status status = weir_stream_get_current(device, stream);
   return status == WEIR_OK ? pyweir_raw_stream(*stream, raw) : status;
 }
 
@@ -156,7 +156,7 @@ static int find_counters(void) {
     int64_t place = 0;
     counters[i].name = PyUnicode_InternFromString(name);
     if (!counters[i].name || split_name(name, counters[i].words) != 0 ||
-        pyweir_check(weir_stats_get(&stats, name, &place)) != 0 ||
+        pyweir_check(weir_stats_value(&stats, name, &place)) != 0 ||
         PyDict_SetItem(flat_shape, counters[i].name, Py_None) != 0)
       return -1;
     counters[i].offset = (size_t)place;
@@ -386,7 +386,7 @@ static PyObject *memory_stat(PyObject *module, PyObject *const *args, Py_ssize_t
   weir_status status;
   PYWEIR_CALL(status, weir_allocator_get_stats(allocator, device, &stats));
   if (status == WEIR_OK)
-    status = weir_stats_get(&stats, name, &value);
+    status = weir_stats_value(&stats, name, &value);
   return pyweir_check(status) == 0 ? PyLong_FromLongLong(value) : NULL;
 }
 
@@ -575,9 +575,13 @@ static weir_status settings_text(int device, int form, char *text, size_t size, 
   return weir_allocator_settings(allocator, text, size, length);
 }
 
+static weir_status backend_text(int device, int form, char *text, size_t size, size_t *length) {
+  (void)device, (void)form;
+  return weir_allocator_backend(allocator, text, size, length);
+}
+
 PYWEIR_NO_ARGUMENTS(settings, pyweir_need_allocator() ? text_of(settings_text, 0, 0) : NULL)
-PYWEIR_NO_ARGUMENTS(backend_name,
-                    pyweir_need_allocator() ? PyUnicode_FromString(weir_allocator_backend(allocator)) : NULL)
+PYWEIR_NO_ARGUMENTS(backend_name, pyweir_need_allocator() ? text_of(backend_text, 0, 0) : NULL)
 
 static PyObject *empty_cache(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;

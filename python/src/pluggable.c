@@ -94,7 +94,10 @@ static PyObject *allocator_name(PyObject *self, PyObject *unused) {
   (void)unused;
   if (((allocator_object *)self)->functions)
     return PyUnicode_FromString("pluggable");
-  return PyUnicode_FromString(pyweir_allocator() ? weir_allocator_backend(pyweir_allocator()) : "native");
+  char name[64] = "native";
+  weir_status status =
+      pyweir_allocator() ? weir_allocator_backend(pyweir_allocator(), name, sizeof name, NULL) : WEIR_OK;
+  return status ? pyweir_raise(status) : PyUnicode_FromString(name);
 }
 
 /* Parses an address that is not 0. The caller casts it to the type of the function. */

@@ -159,7 +159,7 @@ static int every_stream(void *context, weir_cu_stream stream) {
 /* The context is the raw stream. */
 static int that_stream(void *context, weir_cu_stream stream) { return context == (void *)stream; }
 
-static PyObject *begin(int device, weir_pool_id id, weir_pool_filter filter, void *context) {
+static PyObject *begin(int device, weir_pool_id id, weir_pool_filter_fn filter, void *context) {
   weir_status status;
   PYWEIR_CALL(status, weir_pool_begin(pyweir_allocator(), device, id, filter, context));
   return pyweir_none(status);

@@ -62,7 +62,7 @@ static int address_of(PyObject *object, void **address) {
 
 int pyweir_parse_stream(PyObject *object, int device, weir_stream *stream) {
   if (object == Py_None)
-    return pyweir_check(weir_stream_current(device, stream));
+    return pyweir_check(weir_stream_get_current(device, stream));
   if (pyweir_stream_check(object)) {
     *stream = pyweir_stream_get(object);
     if (device >= 0 && stream->device != device) {
@@ -432,7 +432,7 @@ static PyObject *current_stream(PyObject *module, PyObject *argument) {
   int device;
   weir_stream stream;
   if (pyweir_ensure_init() != 0 || pyweir_parse_device(argument, &device) != 0 ||
-      pyweir_check(weir_stream_current(device, &stream)) != 0)
+      pyweir_check(weir_stream_get_current(device, &stream)) != 0)
     return NULL;
   return pyweir_stream_wrap(stream);
 }

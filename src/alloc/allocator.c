@@ -98,7 +98,7 @@ static weir_status read_settings(const char *caller, const weir_allocator_option
 
 static void describe(const weir__client *client, char *text, size_t size) {
   const weir_allocator *allocator = client->object;
-  snprintf(text, size, "device memory, back end %.64s, %d device%s", weir_allocator_backend(allocator),
+  snprintf(text, size, "device memory, back end %.64s, %d device%s", weir__backend_name(allocator),
            allocator->heap_count, allocator->heap_count == 1 ? "" : "s");
 }
 

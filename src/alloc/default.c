@@ -150,13 +150,3 @@ weir_status weir_memory_record_stream(void *pointer, weir_stream stream) {
     status = weir_allocator_record_stream(allocator, pointer, raw);
   return weir__fail_as(__func__, status);
 }
-
-weir_status weir_memory_stats(int device, weir_allocator_stats *stats) {
-  weir_allocator *allocator;
-  weir_status status = find(&allocator);
-  if (!status && device == -1)
-    status = weir_device_get(&device);
-  if (!status)
-    status = weir_allocator_get_stats(allocator, device, stats);
-  return weir__fail_as(__func__, status);
-}

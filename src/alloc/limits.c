@@ -56,7 +56,7 @@ static weir_status check_backend(const weir_allocator *allocator, const weir__se
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "backend:%s cannot be set: the back end is fixed at creation (now %s)",
                     changed->backend == WEIR__BACKEND_NATIVE ? "native" : "cudaMallocAsync",
-                    weir_allocator_backend(allocator));
+                    weir__backend_name(allocator));
 }
 
 /* Readers load the settings without a lock, so a change installs a new copy. Old copies are kept, since readers may

@@ -26,8 +26,8 @@ static atomic_int current_level = LEVEL_UNREAD;
 /* Held while a sink runs: after weir_log_set_sink returns, the old sink and its context can be freed. Recursive, so
  * that a sink that forks does not wait for itself in before_fork. */
 static weir__mutex sink_lock = WEIR__RECURSIVE_MUTEX_INIT;
-static weir_log_sink current_sink; /* guarded by sink_lock; NULL stands for stderr */
-static void *current_context;      /* guarded by sink_lock */
+static weir_log_fn current_sink; /* guarded by sink_lock; NULL stands for stderr */
+static void *current_context;    /* guarded by sink_lock */
 
 /* The child of a fork gets the lock as it was, without the thread that held it. */
 static void before_fork(void) { weir__mutex_lock(&sink_lock); }
@@ -77,7 +77,7 @@ void weir_log_set_level(weir_log_level level) {
   atomic_store(&current_level, number);
 }
 
-void weir_log_set_sink(weir_log_sink sink, void *context) {
+void weir_log_set_sink(weir_log_fn sink, void *context) {
   lock_sink();
   current_sink = sink;
   current_context = context;

@@ -12,7 +12,7 @@
 typedef struct contexts {
   weir_driver table; /* first, so that a weir_driver * can be cast to a contexts * */
   weir_driver *inner;
-  weir_context_provider provide;
+  weir_context_fn provide;
   void *context;
 } contexts;
 
@@ -36,7 +36,7 @@ static weir_cu_result current_context(weir_driver *self, weir_cu_context *curren
 
 static void destroy(weir_driver *self) { free(self); }
 
-weir_status weir_driver_open_contexts(weir_driver *inner, weir_context_provider provide, void *context,
+weir_status weir_driver_open_contexts(weir_driver *inner, weir_context_fn provide, void *context,
                                       weir_driver **driver) {
   WEIR__CHECK_ARGUMENT(inner);
   WEIR__CHECK_ARGUMENT(provide);

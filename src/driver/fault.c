@@ -71,13 +71,13 @@ static const trait traits[WEIR_CALL_COUNT] = {
 
 /* No rule if nth is 0. */
 typedef struct rule {
-  unsigned long nth; /* calls until it hits, including the one hit */
+  uint64_t nth; /* calls until it hits, including the one hit */
   weir_cu_result result;
   bool sticky;
 } rule;
 
 typedef struct call_count {
-  unsigned long calls, faults;
+  uint64_t calls, faults;
 } call_count;
 
 typedef struct fault {
@@ -198,7 +198,7 @@ static weir_status reject_success(const char *caller) {
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: result is WEIR_CU_SUCCESS; expected an error", caller);
 }
 
-weir_status weir_fault_nth(weir_driver *driver, weir_driver_call call, unsigned long nth, weir_cu_result result,
+weir_status weir_fault_nth(weir_driver *driver, weir_driver_call call, uint64_t nth, weir_cu_result result,
                            int sticky) {
   if ((unsigned)call >= WEIR_CALL_COUNT)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: call is %d; expected a weir_driver_call", __func__, (int)call);
@@ -212,7 +212,7 @@ weir_status weir_fault_nth(weir_driver *driver, weir_driver_call call, unsigned 
   return WEIR_OK;
 }
 
-weir_status weir_fault_nth_any(weir_driver *driver, unsigned long nth, weir_cu_result result) {
+weir_status weir_fault_nth_any(weir_driver *driver, uint64_t nth, weir_cu_result result) {
   if (nth != 0 && !result)
     return reject_success(__func__);
   fault *f = lock(driver, __func__);
@@ -252,7 +252,7 @@ weir_status weir_fault_clear(weir_driver *driver) {
   return WEIR_OK;
 }
 
-weir_status weir_fault_counts(weir_driver *driver, weir_driver_call call, unsigned long *calls, unsigned long *faults) {
+weir_status weir_fault_counts(weir_driver *driver, weir_driver_call call, uint64_t *calls, uint64_t *faults) {
   if ((unsigned)call > WEIR_CALL_COUNT)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: call is %d; expected a weir_driver_call", __func__, (int)call);
   fault *f = lock(driver, __func__);

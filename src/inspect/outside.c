@@ -13,46 +13,54 @@
 enum { MAX_REPORTERS = 16 };
 
 static weir__mutex lock = WEIR__MUTEX_INIT; /* guards both */
-static struct {
-  weir_outside_memory_fn fn;
+static struct reporter {
+  weir_outside_reporter_fn fn;
   void *context;
 } reporters[MAX_REPORTERS];
 static size_t reporter_count;
 
-weir_status weir_outside_memory_add(weir_outside_memory_fn fn, void *context) {
-  WEIR__CHECK_ARGUMENT(fn);
+/* The index of a reporter, or reporter_count. The lock is held. */
+static size_t find_reporter(weir_outside_reporter_fn fn, const void *context) {
+  size_t i = 0;
+  while (i < reporter_count && (reporters[i].fn != fn || reporters[i].context != context))
+    i++;
+  return i;
+}
+
+weir_status weir_outside_memory_add(weir_outside_reporter_fn reporter, void *context) {
+  WEIR__CHECK_ARGUMENT(reporter);
   weir__mutex_lock(&lock);
-  bool is_known = false;
-  for (size_t i = 0; i < reporter_count; i++)
-    is_known = is_known || (reporters[i].fn == fn && reporters[i].context == context);
-  bool is_full = !is_known && reporter_count == MAX_REPORTERS;
-  if (!is_known && !is_full) {
-    reporters[reporter_count].fn = fn;
-    reporters[reporter_count++].context = context;
-  }
+  size_t i = find_reporter(reporter, context);
+  bool is_full = i == MAX_REPORTERS;
+  if (i == reporter_count && !is_full)
+    reporters[reporter_count++] = (struct reporter){reporter, context};
   weir__mutex_unlock(&lock);
   return is_full ? weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: there are %d functions already", __func__, MAX_REPORTERS)
                  : WEIR_OK;
 }
 
+weir_status weir_outside_memory_remove(weir_outside_reporter_fn reporter, void *context) {
+  WEIR__CHECK_ARGUMENT(reporter);
+  weir__mutex_lock(&lock);
+  size_t i = find_reporter(reporter, context);
+  bool is_known = i < reporter_count;
+  if (is_known)
+    reporters[i] = reporters[--reporter_count];
+  weir__mutex_unlock(&lock);
+  return is_known ? WEIR_OK
+                  : weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: this function and context were not added", __func__);
+}
+
 /* The functions are called without the lock: they may take locks of their own. */
-weir_status weir_outside_memory_list(int device, weir_outside_memory *list, size_t room, size_t *count) {
-  WEIR__CHECK_ARGUMENT(count);
-  if (room && !list)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the list is NULL", __func__);
-  size_t found = 0;
-  for (size_t i = 0;; i++) {
-    weir__mutex_lock(&lock);
-    bool is_last = i >= reporter_count;
-    weir_outside_memory_fn fn = is_last ? NULL : reporters[i].fn;
-    void *context = is_last ? NULL : reporters[i].context;
-    weir__mutex_unlock(&lock);
-    if (is_last)
-      break;
-    size_t left = found < room ? room - found : 0;
-    found += fn(context, device, left ? list + found : NULL, left);
-  }
-  *count = found;
+weir_status weir_outside_memory_visit(int device, weir_outside_memory_fn visit, void *context) {
+  struct reporter known[MAX_REPORTERS];
+  WEIR__CHECK_ARGUMENT(visit);
+  weir__mutex_lock(&lock);
+  size_t count = reporter_count;
+  memcpy(known, reporters, sizeof known);
+  weir__mutex_unlock(&lock);
+  for (size_t i = 0; i < count; i++)
+    known[i].fn(known[i].context, device, visit, context);
   return WEIR_OK;
 }
 

@@ -589,8 +589,11 @@ weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, ui
   return WEIR_OK;
 }
 
-size_t weir_snapshot_annotation_count(const weir_snapshot *snapshot) {
-  return snapshot ? snapshot->annotation_count : 0;
+weir_status weir_snapshot_annotations(const weir_snapshot *snapshot, size_t *count) {
+  WEIR__CHECK_ARGUMENT(snapshot);
+  WEIR__CHECK_ARGUMENT(count);
+  *count = snapshot->annotation_count;
+  return WEIR_OK;
 }
 
 weir_status weir_snapshot_annotation_at(const weir_snapshot *snapshot, size_t index,

@@ -21,7 +21,7 @@ weir_status weir_stack_capture(weir_history_stacks stacks, uint32_t *stack) {
 }
 
 /* Visits a native frame and the functions inlined into it. Returns false to end the visit. */
-static bool visit_native(weir__symbols *symbols, uintptr_t address, weir_frame_visitor visit, void *context) {
+static bool visit_native(weir__symbols *symbols, uintptr_t address, weir_frame_fn visit, void *context) {
   size_t first, count = weir__symbols_of(symbols, address, &first);
   for (size_t i = first; i < first + count; i++) {
     const weir__symbol *symbol = weir__symbols_at(symbols, i);
@@ -32,7 +32,7 @@ static bool visit_native(weir__symbols *symbols, uintptr_t address, weir_frame_v
   return true;
 }
 
-weir_status weir_stack_visit(uint32_t stack, weir_frame_visitor visit, void *context) {
+weir_status weir_stack_visit(uint32_t stack, weir_frame_fn visit, void *context) {
   if (!visit)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: visit is NULL", __func__);
   if (!stack)

@@ -165,7 +165,7 @@ static weir_status no_name(const char *caller, const char *name) {
                     caller, name);
 }
 
-weir_status weir_stats_get(const weir_allocator_stats *stats, const char *name, int64_t *value) {
+weir_status weir_stats_value(const weir_allocator_stats *stats, const char *name, int64_t *value) {
   WEIR__CHECK_ARGUMENT(stats);
   WEIR__CHECK_ARGUMENT(name);
   WEIR__CHECK_ARGUMENT(value);
@@ -190,7 +190,7 @@ static bool take_id(const char **name, weir_pool_id *id, char text[ID_SIZE]) {
   return take_word(name, id_text(*id, text));
 }
 
-weir_status weir_allocator_get_stat(weir_allocator *allocator, int device, const char *name, int64_t *value) {
+weir_status weir_allocator_stat(weir_allocator *allocator, int device, const char *name, int64_t *value) {
   WEIR__CHECK_ALLOCATOR(allocator);
   WEIR__CHECK_ARGUMENT(name);
   WEIR__CHECK_ARGUMENT(value);

@@ -156,24 +156,21 @@ static void print_table(output *out, const weir_allocator_stats *stats, int devi
   print_ipc(out, stats);
 }
 
+static void print_owner(void *context, const weir_outside_memory *memory) {
+  output *out = context;
+  char line[192], bytes[32];
+  snprintf(line, sizeof line, "%.87s: %s%s", memory->owner,
+           weir__format_bytes_as_pytorch((unsigned long long)memory->bytes, bytes),
+           memory->is_exact ? "" : " (estimated)");
+  print(out, "| %-*.*s |\n", WIDTH - 2, WIDTH - 2, line);
+}
+
 /* Present only if there is any, for the same reason. */
 static void print_outside(output *out, int device) {
-  weir_outside_memory list[16];
-  char line[192], bytes[32];
-  size_t count = 0, shown = WEIR_COUNT_OF(list);
-  if (weir_outside_memory_list(device, list, shown, &count) || !count)
-    return;
-  for (size_t i = 0; i < count && i < shown; i++) {
-    snprintf(line, sizeof line, "%.87s: %s%s", list[i].owner,
-             weir__format_bytes_as_pytorch((unsigned long long)list[i].bytes, bytes),
-             list[i].is_exact ? "" : " (estimated)");
-    print(out, "| %-*.*s |\n", WIDTH - 2, WIDTH - 2, line);
-  }
-  if (count > shown) {
-    snprintf(line, sizeof line, "and %zu other owners of memory outside of allocators", count - shown);
-    print(out, "| %-*.*s |\n", WIDTH - 2, WIDTH - 2, line);
-  }
-  rule(out, '=');
+  size_t before = out->length;
+  weir_outside_memory_visit(device, print_owner, out);
+  if (out->length > before)
+    rule(out, '=');
 }
 
 /* ---- The line ---- */

@@ -91,8 +91,8 @@ static void start(void) {
     start_glibc();
 }
 
-static _Atomic(weir_stack_hook) hook;
-static _Atomic(weir_stack_key) hook_key; /* NULL if the hook's stacks have no keys */
+static _Atomic(weir_stack_hook_fn) hook;
+static _Atomic(weir_stack_key_fn) hook_key; /* NULL if the hook's stacks have no keys */
 static _Atomic(void *) hook_context;
 
 bool weir__stacks_start(void) {
@@ -116,14 +116,14 @@ void weir__stacks_start_for(weir_history_stacks kind) {
 
 /* ---- The hook ---- */
 
-void weir_set_stack_hook(weir_stack_hook given, void *context) {
+void weir_stack_set_hook(weir_stack_hook_fn given, void *context) {
   atomic_store(&hook_key, NULL);
   atomic_store(&hook, NULL);
   atomic_store(&hook_context, context);
   atomic_store(&hook, given);
 }
 
-void weir_set_stack_key(weir_stack_key given) { atomic_store(&hook_key, given); }
+void weir_stack_set_key(weir_stack_key_fn given) { atomic_store(&hook_key, given); }
 
 /* Stacks by key, for all threads, without a lock. */
 enum { KNOWN_STACKS = 4096 };
@@ -169,7 +169,7 @@ size_t weir_history_frames(uint32_t stack, weir_stack_frame *frames, size_t room
 
 /* What the hook itself allocates has no stack: it would be asked for another one, and so on. */
 static size_t ask_hook(uint64_t *words, size_t room) {
-  weir_stack_hook ask = atomic_load_explicit(&hook, memory_order_acquire);
+  weir_stack_hook_fn ask = atomic_load_explicit(&hook, memory_order_acquire);
   if (!ask || weir__this_thread.is_in_hook)
     return 0;
   weir_stack_frame frames[hook_frames];
@@ -228,7 +228,7 @@ __attribute__((noinline)) uint32_t weir__stack_gather(weir_history_stacks kind) 
   bool is_full;
   if (weir__this_thread.is_in_hook)
     return 0;
-  weir_stack_key find_key = atomic_load_explicit(&hook_key, memory_order_acquire);
+  weir_stack_key_fn find_key = atomic_load_explicit(&hook_key, memory_order_acquire);
   if (find_key && kind != WEIR_STACKS_ALL &&
       find_key(atomic_load_explicit(&hook_context, memory_order_relaxed), &key)) {
     uint32_t known = find_known(key);

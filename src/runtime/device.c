@@ -156,7 +156,7 @@ weir_status weir__set_device(const char *caller, int device, bool make_context) 
   return WEIR_OK;
 }
 
-weir_status weir_device_get(int *device) {
+weir_status weir_device_get_current(int *device) {
   WEIR__CHECK_ARGUMENT(device);
   return weir__resolve_device(__func__, -1, device);
 }
@@ -168,7 +168,7 @@ weir_status weir__check_device(const char *caller, int device) {
   return status;
 }
 
-weir_status weir_device_set(int device) {
+weir_status weir_device_set_current(int device) {
   weir_status status = weir__check_device(__func__, device);
   return status ? status : weir__set_device(__func__, device, true);
 }
@@ -322,21 +322,6 @@ weir_status weir_device_get_properties(int device, weir_device_properties *prope
   return WEIR_OK;
 }
 
-weir_status weir_device_name(int device, char *name, size_t size) {
-  WEIR__CHECK_ARGUMENT(name);
-  if (size == 0)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: size is 0; expected room for a name", __func__);
-  weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status)
-    return status;
-  char text[sizeof((weir_device_properties *)NULL)->name];
-  weir_driver *driver = weir__rt.driver;
-  status = WEIR__CALL(driver, DeviceGetName(driver, text, sizeof text, weir__rt.devices[device].handle));
-  if (!status)
-    snprintf(name, size, "%s", text);
-  return status;
-}
-
 weir_status weir_device_capability(int device, int *major, int *minor) {
   WEIR__CHECK_ARGUMENT(major);
   WEIR__CHECK_ARGUMENT(minor);
@@ -352,22 +337,6 @@ weir_status weir_device_capability(int device, int *major, int *minor) {
     *major = first;
     *minor = second;
   }
-  return status;
-}
-
-weir_status weir_device_uuid(int device, char *text, size_t size) {
-  WEIR__CHECK_ARGUMENT(text);
-  if (size < WEIR__UUID_SIZE)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: size is %zu; a uuid takes %d bytes", __func__, size,
-                      WEIR__UUID_SIZE);
-  weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status)
-    return status;
-  weir_driver *driver = weir__rt.driver;
-  weir_cu_uuid uuid;
-  status = WEIR__CALL(driver, DeviceGetUuid(driver, &uuid, weir__rt.devices[device].handle));
-  if (!status)
-    weir__format_uuid(&uuid, text);
   return status;
 }
 

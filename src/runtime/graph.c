@@ -326,7 +326,7 @@ static weir_status begin_capture(const char *caller, weir_graph *graph) {
   return status;
 }
 
-weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_capture_mode mode) {
+weir_status weir_graph_begin_capture(weir_graph *graph, weir_pool_id pool, weir_capture_mode mode) {
   WEIR__CHECK_ARGUMENT(graph);
   weir_status status = check(__func__, graph);
   if (status)
@@ -450,7 +450,7 @@ leave_device:
   return status;
 }
 
-weir_status weir_graph_capture_end(weir_graph *graph) {
+weir_status weir_graph_end_capture(weir_graph *graph) {
   WEIR__CHECK_ARGUMENT(graph);
   weir_status status = lock(__func__, graph);
   if (status)

@@ -119,32 +119,50 @@ weir_status weir__object_check(const char *caller, const weir__object *object, c
 
 /* ---- Calls at the shutdown ---- */
 
-typedef struct shutdown_call shutdown_call;
-struct shutdown_call {
-  void (*fn)(void *context);
+typedef struct shutdown_hook shutdown_hook;
+struct shutdown_hook {
+  weir_shutdown_fn fn;
   void *context;
-  shutdown_call *older;
+  shutdown_hook *older;
 };
-static shutdown_call *shutdown_calls; /* guarded by lists_lock; entries are never removed */
+static shutdown_hook *shutdown_hooks; /* guarded by lists_lock */
 
-weir_status weir_at_shutdown(void (*fn)(void *context), void *context) {
+weir_status weir_shutdown_hook_add(weir_shutdown_fn fn, void *context) {
   WEIR__CHECK_ARGUMENT(fn);
-  shutdown_call *call = malloc(sizeof *call);
-  if (!call)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the call", __func__);
+  shutdown_hook *hook = malloc(sizeof *hook);
+  if (!hook)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the hook", __func__);
   lock_lists();
-  *call = (shutdown_call){fn, context, shutdown_calls};
-  shutdown_calls = call;
+  *hook = (shutdown_hook){fn, context, shutdown_hooks};
+  shutdown_hooks = hook;
   unlock_lists();
   return WEIR_OK; /* cppcheck-suppress memleak ; the list owns it */
 }
 
-static void run_shutdown_calls(void) {
+weir_status weir_shutdown_hook_remove(weir_shutdown_fn fn, void *context) {
+  WEIR__CHECK_ARGUMENT(fn);
   lock_lists();
-  shutdown_call *call = shutdown_calls;
+  shutdown_hook **link = &shutdown_hooks;
+  while (*link && ((*link)->fn != fn || (*link)->context != context))
+    link = &(*link)->older;
+  shutdown_hook *found = *link;
+  if (found)
+    *link = found->older;
   unlock_lists();
-  for (; call; call = call->older)
-    call->fn(call->context);
+  free(found);
+  return found ? WEIR_OK
+               : weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: this function and context were not added", __func__);
+}
+
+static void run_shutdown_hooks(void) {
+  lock_lists();
+  shutdown_hook *hook = shutdown_hooks;
+  unlock_lists();
+  while (hook) {
+    shutdown_hook *next = hook->older; /* the function may remove its own */
+    hook->fn(hook->context);
+    hook = next;
+  }
 }
 
 /* ---- Start and shutdown ---- */
@@ -152,7 +170,7 @@ static void run_shutdown_calls(void) {
 /* Destroys what the runtime created, and closes a driver that it opened. After a failed start, objects without driver
  * handles stay valid; after a shutdown none do. */
 static void tear_down(bool shutdown) {
-  run_shutdown_calls();
+  run_shutdown_hooks();
   for (weir__object *object = objects; object; object = object->next) {
     if (object->has_handle(object)) {
       object->release(object);

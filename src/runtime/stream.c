@@ -256,7 +256,7 @@ weir_status weir_stream_unpack(int64_t id, int64_t device, int64_t device_type, 
 
 /* ---- The current stream ---- */
 
-weir_status weir_stream_current(int device, weir_stream *stream) {
+weir_status weir_stream_get_current(int device, weir_stream *stream) {
   WEIR__CHECK_ARGUMENT(stream);
   weir_status status = weir__resolve_device(__func__, device, &device);
   if (!status)

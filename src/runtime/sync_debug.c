@@ -8,7 +8,7 @@
 
 static atomic_int current_mode = WEIR_SYNC_DEBUG_DEFAULT;
 
-weir_status weir_sync_debug_set(weir_sync_debug mode) {
+weir_status weir_set_sync_debug(weir_sync_debug mode) {
   weir_status status = weir__check_fork(__func__);
   if (status)
     return status;
@@ -19,7 +19,7 @@ weir_status weir_sync_debug_set(weir_sync_debug mode) {
   return WEIR_OK;
 }
 
-weir_sync_debug weir_sync_debug_get(void) { return (weir_sync_debug)current_mode; }
+weir_sync_debug weir_get_sync_debug(void) { return (weir_sync_debug)current_mode; }
 
 weir_status weir__check_sync(const char *caller) {
   switch ((weir_sync_debug)current_mode) {

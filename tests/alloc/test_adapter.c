@@ -85,7 +85,7 @@ TEST(one_witness) {
 
 static int64_t stat(const char *name) {
   int64_t value = -1;
-  assert_ok(weir_allocator_get_stat(allocator, 0, name, &value));
+  assert_ok(weir_allocator_stat(allocator, 0, name, &value));
   return value;
 }
 

@@ -17,7 +17,7 @@ FIXTURE(.teardown = alloc_teardown)
 
 TEST(pairs) {
   open_async(NULL);
-  assert_string_equal(weir_allocator_backend(allocator), "cudaMallocAsync");
+  assert_backend("cudaMallocAsync");
   char text[64];
   weir_allocator_settings(allocator, text, sizeof text, NULL);
   assert_string_equal(text, "backend:cudaMallocAsync");

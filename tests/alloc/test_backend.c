@@ -12,7 +12,7 @@ FIXTURE(.teardown = alloc_teardown)
 TEST(every_call_is_the_back_ends) {
   weir_backend backend = plug_backend();
   plug_open(&backend, NULL);
-  assert_string_equal(weir_allocator_backend(allocator), "pluggable");
+  assert_backend("pluggable");
   weir_cu_stream stream = work_stream();
   void *a = get(1000, stream);
   assert_int_equal(plugged.allocs, 1);
@@ -40,7 +40,7 @@ TEST(names_and_options) {
   weir_backend backend = plug_backend();
   backend.name = "mine";
   plug_open(&backend, "backend:native");
-  assert_string_equal(weir_allocator_backend(allocator), "mine");
+  assert_backend("mine");
   assert_ok(weir_allocator_set_caching(allocator, 0)); /* there is no cache to turn off */
   assert_int_equal(is_caching(allocator), 1);
   put(get(512, NULL));

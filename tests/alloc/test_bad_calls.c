@@ -58,7 +58,7 @@ TEST(null) {
   assert_error(INVALID_ARGUMENT, weir_allocator_enable_peer_access(NULL, 0, 0));
   assert_error(INVALID_ARGUMENT, weir_allocator_copy_async(NULL, &p, 0, &p, 0, 1, NULL, 0));
   weir_allocator_destroy(NULL);
-  assert_string_equal(weir_allocator_backend(allocator), "native");
+  assert_backend("native");
   alloc_close();
 }
 

@@ -146,7 +146,8 @@ TEST(create) {
   assert_error_says(INVALID_ARGUMENT, "the size of the back end", weir_allocator_create(d, &options, &made));
   assert_ptr_equal(made, state);
   weir_allocator_destroy(NULL);
-  assert_string_equal(weir_allocator_backend(NULL), "native");
+  assert_error(INVALID_ARGUMENT, weir_allocator_backend(NULL, NULL, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_backend(allocator, NULL, 1, NULL));
   alloc_close();
 }
 
@@ -526,8 +527,8 @@ TEST(history) {
   assert_error(INVALID_ARGUMENT, weir_stack_visit(0, NULL, NULL));
   assert_error(INVALID_ARGUMENT, weir_stack_visit(UINT32_MAX, no_frame, NULL));
   assert_ok(weir_stack_visit(0, no_frame, NULL));
-  weir_set_stack_key(NULL);
-  weir_set_stack_hook(NULL, state);
+  weir_stack_set_key(NULL);
+  weir_stack_set_hook(NULL, state);
   put(live);
   close_all();
 }
@@ -687,7 +688,8 @@ TEST(snapshots) {
   assert_true(is_untouched(&event, sizeof event));
   event.size = 0;
   assert_error_says(INVALID_ARGUMENT, "size", weir_snapshot_event_at(snapshot, 0, 0, &event));
-  assert_int_equal(weir_snapshot_annotation_count(NULL), 0);
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotations(NULL, &count));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotations(snapshot, NULL));
   assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_at(NULL, 0, &annotation));
   assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_at(snapshot, 0, NULL));
   assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_at(snapshot, 1, &annotation));
@@ -746,21 +748,21 @@ TEST(counters) {
   char text[64] = "before";
   assert_null(weir_stats_name(SIZE_MAX));
   assert_null(weir_stats_name(SIZE_MAX));
-  assert_error(INVALID_ARGUMENT, weir_stats_get(NULL, "num_ooms", &value));
-  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, NULL, &value));
-  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", NULL));
-  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "", &value));
-  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "num_oom", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_value(NULL, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_value(&stats, NULL, &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_value(&stats, "num_ooms", NULL));
+  assert_error(INVALID_ARGUMENT, weir_stats_value(&stats, "", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_value(&stats, "num_oom", &value));
   stats.size = sizeof stats.size;
-  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_value(&stats, "num_ooms", &value));
   stats.size = sizeof stats;
   assert_error(INVALID_ARGUMENT, weir_allocator_pools(NULL, 0, 0, ids, 2, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_pools(allocator, 0, 0, NULL, 2, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_pools(allocator, 0, 0, ids, 2, NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(NULL, 0, "num_ooms", &value));
-  assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, NULL, &value));
-  assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, "num_ooms", NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, "none", &value));
+  assert_error(INVALID_ARGUMENT, weir_allocator_stat(NULL, 0, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_allocator_stat(allocator, 0, NULL, &value));
+  assert_error(INVALID_ARGUMENT, weir_allocator_stat(allocator, 0, "num_ooms", NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_stat(allocator, 0, "none", &value));
   assert_error(INVALID_ARGUMENT, weir_stats_summary(NULL, 0, WEIR_SUMMARY_FULL, text, sizeof text, &count));
   assert_error(INVALID_ARGUMENT, weir_stats_summary(&stats, 0, (weir_summary_form)3, text, sizeof text, &count));
   assert_error(INVALID_ARGUMENT, weir_stats_summary(&stats, 0, WEIR_SUMMARY_LINE, NULL, 100, &count));
@@ -769,9 +771,10 @@ TEST(counters) {
   assert_error(INVALID_ARGUMENT, weir_allocator_summary(allocator, 0, (weir_summary_form)3, text, sizeof text, &count));
   assert_error(INVALID_ARGUMENT,
                weir_allocator_summary(allocator, 0, (weir_summary_form)-1, text, sizeof text, &count));
+  weir_outside_memory_init(NULL);
   assert_error(INVALID_ARGUMENT, weir_outside_memory_add(NULL, NULL));
-  assert_error(INVALID_ARGUMENT, weir_outside_memory_list(0, NULL, 1, &count));
-  assert_error(INVALID_ARGUMENT, weir_outside_memory_list(0, NULL, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_outside_memory_remove(NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_outside_memory_visit(0, NULL, NULL));
   assert_error(INVALID_ARGUMENT, weir_outside_memory_record(NULL, 0, 1));
   assert_error(INVALID_ARGUMENT, weir_allocator_processes(NULL, 0, text, sizeof text, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_processes(allocator, 0, NULL, 100, &count));
@@ -779,7 +782,7 @@ TEST(counters) {
   FOR_EACH_BAD_DEVICE(device) {
     assert_error(INVALID_DEVICE, weir_outside_memory_record(allocator, device, 1));
     assert_error(INVALID_DEVICE, weir_allocator_pools(allocator, device, 0, ids, 2, &count));
-    assert_error(INVALID_DEVICE, weir_allocator_get_stat(allocator, device, "num_ooms", &value));
+    assert_error(INVALID_DEVICE, weir_allocator_stat(allocator, device, "num_ooms", &value));
     assert_error(INVALID_DEVICE,
                  weir_allocator_summary(allocator, device, WEIR_SUMMARY_LINE, text, sizeof text, &count));
     assert_error(INVALID_DEVICE, weir_allocator_processes(allocator, device, text, sizeof text, &count));

@@ -25,11 +25,11 @@ static void close_all(void) {
 
 static void begin(weir_pool_id pool) {
   assert_ok(weir_stream_set_current(s[0]));
-  assert_ok(weir_graph_capture_begin(graph, pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, pool, WEIR_CAPTURE_GLOBAL));
 }
 
 static void end(void) {
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_valid();
 }
 

@@ -20,7 +20,7 @@ static weir_allocator *get_default(void) {
 static weir_allocator_stats stats_of(int device) {
   weir_allocator_stats stats;
   weir_allocator_stats_init(&stats);
-  assert_ok(weir_memory_stats(device, &stats));
+  assert_ok(weir_memory_get_stats(device, &stats));
   return stats;
 }
 
@@ -78,7 +78,7 @@ TEST(two_devices) {
   assert_ok(weir_allocator_describe(get_default(), b, &info));
   assert_int_equal(info.device, 1);
   assert_ptr_equal(info.stream, raw_of(second));
-  assert_ok(weir_device_set(1));
+  assert_ok(weir_device_set_current(1));
   assert_int_equal(stats_of(-1).allocation[WEIR_STAT_ALL].current, 1);
   assert_ok(weir_free(a));
   assert_ok(weir_free(b));
@@ -261,7 +261,7 @@ static void use_in_child(void *data) {
   BAD_FORK(weir_free(NULL));
   BAD_FORK(weir_memory_record_stream(inherited, stream_of_parent));
   BAD_FORK(weir_memory_empty_cache());
-  BAD_FORK(weir_memory_stats(0, &stats));
+  BAD_FORK(weir_memory_get_stats(0, &stats));
   BAD_FORK(weir_default_allocator(&allocator));
   BAD_FORK(weir_shutdown());
   child_assert(pointer == (void *)&pointer);
@@ -303,10 +303,10 @@ TEST(graph) {
   weir_stream_scope scope;
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_scope_enter(stream, &scope));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   void *pointer = take(4096, stream);
   assert_ok(weir_fill_async(pointer, 3, 4096, stream));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_ok(weir_stream_scope_leave(&scope));
   weir_pointer_info info;
   weir_pointer_info_init(&info);
@@ -328,10 +328,10 @@ TEST(first_use_in_a_capture) {
   void *pointer = &pointer;
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_scope_enter(stream, &scope));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   assert_error_says(BAD_STATE, "capture", weir_malloc(4096, stream, &pointer));
   mark(stream, 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_ok(weir_stream_scope_leave(&scope));
   weir_graph_destroy(graph);
   assert_ok(weir_free(take(4096, stream)));

@@ -22,7 +22,7 @@ static void start(const char *conf) {
   weir_allocator_options_init(&options);
   options.conf = conf;
   assert_ok(weir_get_driver(&driver));
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   assert_ok(weir_allocator_create(driver, &options, &allocator));
 }
 
@@ -52,7 +52,7 @@ static void give(void *memory) { assert_ok(weir_allocator_free(allocator, memory
 
 static int64_t stat(const char *name) {
   int64_t value = -1;
-  assert_ok(weir_allocator_get_stat(allocator, 0, name, &value));
+  assert_ok(weir_allocator_stat(allocator, 0, name, &value));
   return value;
 }
 
@@ -262,12 +262,12 @@ static void use_graph(void) {
   assert_ok(weir_graph_use_allocator(allocator));
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   uint32_t *between = take(sizeof host, stream);
   assert_cu(launch_add(between, in, 10, WORDS, stream));
   assert_cu(launch_add(out, between, 100, WORDS, stream));
   give(between);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   uint32_t *outside = take(sizeof host, stream);
   assert_ptr_not_equal(outside, between);
   for (uint32_t turn = 1; turn <= 3; turn++) {
@@ -331,7 +331,9 @@ static void use_recorded(void) {
 TEST(stream_ordered) {
   soft_seed(12);
   start("backend:cudaMallocAsync");
-  assert_string_equal(weir_allocator_backend(allocator), "cudaMallocAsync");
+  char name[32];
+  assert_ok(weir_allocator_backend(allocator, name, sizeof name, NULL));
+  assert_string_equal(name, "cudaMallocAsync");
   use_data();
   use_recorded();
   stop();

@@ -27,7 +27,7 @@ static void start(const char *conf) {
   weir_allocator_options_init(&options);
   options.conf = conf;
   assert_ok(weir_get_driver(&driver));
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   assert_ok(weir_allocator_create(driver, &options, &allocator));
 }
 
@@ -39,7 +39,7 @@ static void stop(void) {
 
 static int64_t stat(const char *name) {
   int64_t value = -1;
-  assert_ok(weir_allocator_get_stat(allocator, 0, name, &value));
+  assert_ok(weir_allocator_stat(allocator, 0, name, &value));
   return value;
 }
 

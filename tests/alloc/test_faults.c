@@ -357,7 +357,7 @@ static void use_in_a_capture(void) {
   weir_graph *graph = NULL;
   assert_ok(weir_stream_set_current(stream));
   assert_ok(weir_graph_create(&graph));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   void *a = take(3 * MIB, raw), *b = take(45 * MIB, other);
   if (a) {
     assert_ok(weir_fill_async(a, 1, 512, stream));
@@ -367,7 +367,7 @@ static void use_in_a_capture(void) {
   put_live(b);
   empty();
   assert_ok(weir_fill_async((void *)shared_block, 1, 512, stream));
-  assert_ok(weir_graph_capture_end(graph)); /* the capture is still valid */
+  assert_ok(weir_graph_end_capture(graph)); /* the capture is still valid */
   take(512, raw);
   weir_graph_destroy(graph);
 }
@@ -399,7 +399,7 @@ static void fork_in_a_capture(void) {
   weir_graph *graph = NULL;
   assert_ok(weir_stream_set_current(first));
   assert_ok(weir_graph_create(&graph));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   void *a = take(3 * MIB, raw_of(first));
   assert_ok(weir_stream_wait_stream(second, first));
   if (a) {
@@ -413,7 +413,7 @@ static void fork_in_a_capture(void) {
   put_live(b);
   put_live(c);
   assert_ok(weir_fill_async((void *)shared_block, 1, 512, first));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   take(512, raw_of(first));
   weir_graph_destroy(graph);
 }

@@ -17,12 +17,12 @@ static weir_graph *new_graph(void) {
 
 static void begin(weir_graph *graph, weir_stream stream, weir_pool_id pool) {
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, pool, WEIR_CAPTURE_GLOBAL));
   assert_valid();
 }
 
 static void end(weir_graph *graph) {
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_valid();
 }
 
@@ -368,7 +368,7 @@ TEST(failed_capture_releases_memory) {
   begin(graph, stream, own_pool);
   void *p = get(30 * MIB, raw_of(stream));
   assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->StreamSynchronize(d, raw_of(stream))); /* invalidates the capture */
-  assert_true(weir_graph_capture_end(graph) != WEIR_OK);
+  assert_true(weir_graph_end_capture(graph) != WEIR_OK);
   put(p);
   empty_cache();
   assert_int_equal(reserved(), 0);
@@ -461,9 +461,9 @@ TEST(allocator_is_destroyed_first) {
   allocator = NULL;
   weir_graph_destroy(graph);
   weir_cu_deviceptr own = soft_alloc(512);
-  assert_ok(weir_graph_capture_begin(later, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(later, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_ok(weir_fill_async((void *)own, 1, 512, stream));
-  assert_ok(weir_graph_capture_end(later));
+  assert_ok(weir_graph_end_capture(later));
   weir_graph_destroy(later);
   assert_cu(d->MemFree(d, own));
   alloc_close_runtime();

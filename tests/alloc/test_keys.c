@@ -91,7 +91,7 @@ TEST(pool_stats) {
 
 TEST(backend) {
   alloc_open("backend:native", GIB);
-  assert_string_equal(weir_allocator_backend(allocator), "native");
+  assert_backend("native");
   assert_int_equal(weir_allocator_configure(allocator, "backend:cudaMallocAsync"), WEIR_ERROR_NOT_SUPPORTED);
   assert_non_null(strstr(weir_last_error(), "cudaMallocAsync"));
   put(get(512, NULL));

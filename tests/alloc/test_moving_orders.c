@@ -38,10 +38,10 @@ static void free_while_used(void) {
 static void capture(void) {
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   captured = get(30 * MIB, raw_of(stream));
   assert_ok(weir_fill_async(captured, 77, 4096, stream));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
 }
 
 static bool is_exported(void) {

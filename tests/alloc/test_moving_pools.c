@@ -179,12 +179,12 @@ static weir_graph *begin_capture(weir_stream stream) {
   weir_graph *graph = NULL;
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   return graph;
 }
 
 static void end_capture(const weir_graph *graph) {
-  assert_ok(weir_graph_capture_end((weir_graph *)graph));
+  assert_ok(weir_graph_end_capture((weir_graph *)graph));
   assert_valid();
 }
 
@@ -256,7 +256,7 @@ TEST_SETUP(pool_stays_after_a_capture, NULL, alloc_teardown_runtime) {
   weir_graph *graph = NULL;
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, id, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, id, WEIR_CAPTURE_GLOBAL));
   void *p = get(30 * MIB, raw_of(stream));
   assert_ok(weir_fill_async(p, 5, 30 * MIB, stream));
   end_capture(graph);

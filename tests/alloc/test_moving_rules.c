@@ -33,11 +33,11 @@ TEST_SETUP(retiring_waits_for_captures, NULL, alloc_teardown_runtime) {
   weir_graph *graph = NULL;
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(captured));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   void *in_graph = get(4 * MIB, raw_of(captured));
   assert_ok(weir_fill_async(in_graph, 1, 4 * MIB, captured));
   void *outside = get(200 * MIB, raw_of(stream));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   put(outside);
   void *later = get(300 * MIB, raw_of(stream)); /* a miss, in which the aliases are unmapped */
   assert_ok(weir_stream_synchronize(stream));

@@ -134,12 +134,12 @@ TEST(with_a_graph) {
   assert_ok(weir_stream_create(0, 0, &stream));
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_scope_enter(stream, &scope));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   void *pointer;
   weir_cu_stream raw;
   assert_ok(weir_stream_raw(stream, &raw));
   assert_ok(weir_allocator_alloc(allocator, 0, 1000, raw, &pointer));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_ok(weir_stream_scope_leave(&scope));
   assert_error_says(BAD_STATE, "1 allocator still uses", weir_shutdown());
   assert_ok(weir_graph_replay(graph));

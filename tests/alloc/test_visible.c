@@ -56,7 +56,7 @@ static void check_device(weir_driver *driver, int device, int count, const char 
   weir_allocator *on;
   weir_history_options history;
   void *memory;
-  assert_ok(weir_device_uuid(device, text, sizeof text));
+  uuid_of(device, text);
   assert_string_equal(text, uuid);
   assert_ok(weir_allocator_create(driver, NULL, &on));
   weir_history_options_init(&history);
@@ -88,7 +88,7 @@ TEST(one_numbering) {
   weir_driver *driver;
   set_environment(NULL);
   for (int i = 0; i < DEVICES; i++)
-    assert_ok(weir_device_uuid(i, uuids[i], sizeof uuids[i]));
+    uuid_of(i, uuids[i]);
   assert_ok(weir_shutdown());
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     set_environment(cases[i].text);

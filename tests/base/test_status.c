@@ -29,9 +29,9 @@ TEST(nothing_failed_yet) {
 }
 
 TEST(failing_stores_the_text_and_returns_the_status) {
-  assert_int_equal(weir__fail(WEIR_ERROR_INVALID_DEVICE, "weir_device_set: device %d of %d", 7, 2),
+  assert_int_equal(weir__fail(WEIR_ERROR_INVALID_DEVICE, "weir_device_set_current: device %d of %d", 7, 2),
                    WEIR_ERROR_INVALID_DEVICE);
-  assert_string_equal(weir_last_error(), "weir_device_set: device 7 of 2");
+  assert_string_equal(weir_last_error(), "weir_device_set_current: device 7 of 2");
   assert_int_equal(weir_last_driver_result(), 0);
 }
 

@@ -37,11 +37,11 @@ static weir_graph *capture(weir_allocator *allocator, weir_stream stream) {
   check(weir_stream_raw(stream, &raw));
   check(weir_graph_use_allocator(allocator));
   check(weir_graph_create(&graph));
-  check(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_THREAD_LOCAL));
+  check(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_THREAD_LOCAL));
   void *inside = take(allocator, 3 * MIB, raw);
   check(weir_fill32_async(inside, 1, 1024, stream));
   check(weir_allocator_free(allocator, inside));
-  check(weir_graph_capture_end(graph));
+  check(weir_graph_end_capture(graph));
   return graph;
 }
 
@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
     fputs("usage: make_snapshot FILE.pickle\n", stderr);
     return 2;
   }
-  check(weir_device_set(0));
+  check(weir_device_set_current(0));
   check(weir_get_driver(&driver));
   check(weir_allocator_create(driver, NULL, &allocator));
   check(weir_host_allocator_create(driver, NULL, &host));
@@ -70,7 +70,7 @@ int main(int argc, char **argv) {
   check(weir_stream_create(0, 0, &other));
   check(weir_stream_set_current(stream));
   check(weir_stream_raw(other, &raw));
-  weir_set_stack_hook(frames_of_a_language, NULL);
+  weir_stack_set_hook(frames_of_a_language, NULL);
   check(weir_history_record(allocator, NULL));
 
   check(weir_host_alloc(host, 3 * MIB, &pinned));
@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
   check(weir_host_free(host, pinned));
   weir_host_allocator_destroy(host);
   weir_allocator_destroy(allocator);
-  weir_set_stack_hook(NULL, NULL);
+  weir_stack_set_hook(NULL, NULL);
   check(weir_shutdown());
   return 0;
 }

@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
     fputs("usage: moving_job STREAMS COUNT FILE.pickle\n", stderr);
     return 2;
   }
-  check(weir_device_set(0));
+  check(weir_device_set_current(0));
   check(weir_get_driver(&driver));
   check(weir_allocator_create(driver, NULL, &allocator));
   check(weir_history_record(allocator, NULL));

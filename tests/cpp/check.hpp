@@ -55,7 +55,7 @@ inline void run(const char *name, void (*body)()) {
   need(weir_shutdown());
   weir_soft_census census;
   weir_soft_census_init(&census);
-  if (weir_soft_take_census(soft, &census) == WEIR_OK) {
+  if (weir_soft_get_census(soft, &census) == WEIR_OK) {
     const unsigned long left = census.contexts + census.streams + census.events + census.graphs + census.graph_execs +
                                census.modules + census.allocations + census.host_allocations;
     check(left == 0, "nothing is left on the device", name, 0);

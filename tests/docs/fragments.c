@@ -15,7 +15,7 @@ static weir_stream new_stream(void) {
 /* A driver whose context is current on this thread: that of the runtime. */
 static weir_driver *current_driver(void) {
   weir_driver *driver;
-  MUST(weir_device_set(0) == WEIR_OK && weir_get_driver(&driver) == WEIR_OK);
+  MUST(weir_device_set_current(0) == WEIR_OK && weir_get_driver(&driver) == WEIR_OK);
   return driver;
 }
 
@@ -109,9 +109,9 @@ static void history(void) {
 
 static void history_hook(void) {
   uint32_t stack;
-  weir_set_stack_hook(frames_of_my_language, NULL);
+  weir_stack_set_hook(frames_of_my_language, NULL);
   MUST(weir_stack_capture(WEIR_STACKS_LANGUAGE, &stack) == WEIR_OK && stack);
-  weir_set_stack_hook(NULL, NULL);
+  weir_stack_set_hook(NULL, NULL);
 }
 
 static void host(void) {
@@ -165,7 +165,7 @@ static void runtime_scope(void) {
   weir_stream stream = new_stream();
 #include "runtime_3_1.inc"
   weir_stream current;
-  MUST(weir_stream_current(0, &current) == WEIR_OK && weir_stream_equal(current, stream));
+  MUST(weir_stream_get_current(0, &current) == WEIR_OK && weir_stream_equal(current, stream));
 #include "runtime_3_2.inc"
 }
 

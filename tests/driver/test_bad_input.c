@@ -135,7 +135,7 @@ TEST(the_software_device) {
     assert_error(INVALID_ARGUMENT, weir_soft_pending(wrong[i], NULL, &count));
     assert_error(INVALID_ARGUMENT, weir_soft_now(wrong[i], &now));
     assert_error(INVALID_ARGUMENT, weir_soft_register_kernel(wrong[i], "name", kernel, 0, NULL));
-    assert_error(INVALID_ARGUMENT, weir_soft_take_census(wrong[i], &census));
+    assert_error(INVALID_ARGUMENT, weir_soft_get_census(wrong[i], &census));
   }
   assert_error(INVALID_HANDLE, weir_soft_step(d, (weir_cu_stream)16, 1, &count));
   assert_error(INVALID_HANDLE, weir_soft_pending(d, (weir_cu_stream)16, &count));
@@ -147,10 +147,10 @@ TEST(the_software_device) {
   assert_error_says(INVALID_ARGUMENT, "param_count is -1", weir_soft_register_kernel(d, "name", kernel, -1, sizes));
   assert_error_says(INVALID_ARGUMENT, ": param_bytes is NULL", weir_soft_register_kernel(d, "name", kernel, 1, NULL));
   assert_error_says(INVALID_ARGUMENT, "larger than", weir_soft_register_kernel(d, "name", kernel, 2, sizes));
-  assert_error_says(INVALID_ARGUMENT, ": census is NULL", weir_soft_take_census(d, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": census is NULL", weir_soft_get_census(d, NULL));
   assert_int_equal((unsigned char)census.pools, 0x5a);
   census.size = 0;
-  assert_error_says(INVALID_ARGUMENT, "size", weir_soft_take_census(d, &census));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_soft_get_census(d, &census));
   assert_int_equal(count, 77);
   assert_int_equal(now, 77);
   weir_driver_close(ledger);

@@ -159,7 +159,7 @@ TEST_SETUP(objects_end_with_the_context, NULL, NULL) {
   assert_cu(d->DevicePrimaryCtxRelease(d, 0));
   if (is_soft()) {
     weir_soft_census census = {.size = sizeof census};
-    assert_ok(weir_soft_take_census(d, &census));
+    assert_ok(weir_soft_get_census(d, &census));
     assert_int_equal(census.contexts, 0);
     assert_int_equal(census.reservations, 1);
     assert_int_equal(census.handles, 1);

@@ -289,7 +289,7 @@ static bool ask(struct thread *t) {
   thread_cu(d->StreamIsCapturing(d, some_stream(t), &value));
   thread_check(value == WEIR_CU_CAPTURE_STATUS_NONE);
   thread_check(weir_soft_pending(d, some_stream(t), &pieces) == WEIR_OK);
-  thread_check(weir_soft_take_census(d, &census) == WEIR_OK);
+  thread_check(weir_soft_get_census(d, &census) == WEIR_OK);
   thread_check(census.streams >= 2 * SHARED + STREAMS);
   weir_cu_ipc_mem_handle handle;
   thread_cu(d->IpcGetMemHandle(d, &handle, t->a));

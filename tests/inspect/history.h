@@ -67,7 +67,7 @@ static inline void record_named(weir_history_mode mode, weir_history_context con
   options.mode = mode;
   options.context = context;
   options.stacks = WEIR_STACKS_LANGUAGE;
-  weir_set_stack_hook(hook_one_frame, NULL);
+  weir_stack_set_hook(hook_one_frame, NULL);
   assert_ok(weir_history_record(allocator, &options));
 }
 
@@ -121,7 +121,7 @@ static inline const char *block_name(const void *p) {
 }
 
 static inline int history_teardown(void **state) {
-  weir_set_stack_hook(NULL, NULL);
+  weir_stack_set_hook(NULL, NULL);
   weir_history_leave_phase(0);
   weir_history_leave_compile(0);
   free(events);

@@ -17,7 +17,7 @@ __attribute__((noinline)) void *innermost_caller(weir_allocator *allocator) {
 int main(void) {
   weir_driver *driver;
   weir_allocator *allocator;
-  if (weir_device_set(0) || weir_get_driver(&driver) || weir_allocator_create(driver, NULL, &allocator))
+  if (weir_device_set_current(0) || weir_get_driver(&driver) || weir_allocator_create(driver, NULL, &allocator))
     return 1;
   for (int i = 0; i < 100; i++) {
     void *pointer = innermost_caller(allocator);

@@ -208,7 +208,7 @@ TEST(hook_comes_first) {
     return;
   alloc_open(NULL, GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, 1000);
-  weir_set_stack_hook(hook_one_frame, NULL);
+  weir_stack_set_hook(hook_one_frame, NULL);
   void *p = get_in("script", 512, NULL);
   read_events(0);
   weir__frame frames[64];
@@ -234,7 +234,7 @@ TEST(hook_with_a_thousand_frames) {
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC);
   static size_t wanted[] = {1, 79, 80, 81, 1000};
   for (size_t i = 0; i < WEIR_COUNT_OF(wanted); i++) {
-    weir_set_stack_hook(many_frames, &wanted[i]);
+    weir_stack_set_hook(many_frames, &wanted[i]);
     void *p = get(512, NULL);
     read_events(0);
     assert_int_equal(weir__stack_frames(events[event_count - 1].stack, frames, WEIR_COUNT_OF(frames)), wanted[i]);
@@ -293,8 +293,8 @@ TEST(keys_of_stacks) {
   options.context = WEIR_CONTEXT_ALLOC;
   options.stacks = WEIR_STACKS_LANGUAGE;
   assert_ok(weir_history_record(allocator, &options));
-  weir_set_stack_hook(hook_keyed_frame, NULL);
-  weir_set_stack_key(hook_key);
+  weir_stack_set_hook(hook_keyed_frame, NULL);
+  weir_stack_set_key(hook_key);
   keyed_calls = 0;
   for (keyed_by = 1; keyed_by < 500; keyed_by++)
     numbers[keyed_by] = stack_of_alloc();
@@ -316,16 +316,16 @@ TEST(keys_of_stacks) {
   stack_of_alloc();
   assert_int_equal(keyed_calls, 2);
   keyed_by = 7;
-  weir_set_stack_hook(hook_keyed_frame, NULL); /* setting a hook removes the key */
+  weir_stack_set_hook(hook_keyed_frame, NULL); /* setting a hook removes the key */
   stack_of_alloc();
   assert_int_equal(keyed_calls, 3);
-  weir_set_stack_hook(NULL, NULL);
+  weir_stack_set_hook(NULL, NULL);
 }
 
 TEST(hook_may_allocate) {
   alloc_open(NULL, GIB);
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
-  weir_set_stack_hook(allocating_hook, NULL);
+  weir_stack_set_hook(allocating_hook, NULL);
   hook_calls = 0;
   void *p = get(512, NULL);
   assert_int_equal(hook_calls, 1);
@@ -367,9 +367,9 @@ static size_t hook_asking_frame(void *context, weir_stack_frame *frames, size_t 
 
 /* PyTorch's test_direct_traceback: without an allocator and without a recording. */
 TEST_SETUP(stack_on_request, NULL, NULL) {
-  weir_set_stack_hook(NULL, NULL);
+  weir_stack_set_hook(NULL, NULL);
   assert_int_equal(captures_a_stack(WEIR_STACKS_LANGUAGE), 0);
-  weir_set_stack_hook(hook_asking_frame, NULL);
+  weir_stack_set_hook(hook_asking_frame, NULL);
   uint32_t stack = captures_a_stack(WEIR_STACKS_LANGUAGE);
   visited seen = {0};
   assert_ok(weir_stack_visit(stack, note_frame, &seen));
@@ -392,5 +392,5 @@ TEST_SETUP(stack_on_request, NULL, NULL) {
   seen = (visited){.stop_after = 2};
   assert_ok(weir_stack_visit(captures_a_stack(WEIR_STACKS_ALL), note_frame, &seen));
   assert_int_equal(seen.frames, 2);
-  weir_set_stack_hook(NULL, NULL);
+  weir_stack_set_hook(NULL, NULL);
 }

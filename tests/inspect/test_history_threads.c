@@ -84,7 +84,7 @@ static void run(void (*meanwhile)(int round)) {
     meanwhile(round);
   for (int i = 0; i < THREADS; i++)
     pthread_join(threads[i], NULL);
-  weir_set_stack_hook(NULL, NULL);
+  weir_stack_set_hook(NULL, NULL);
   weir_history_options off;
   weir_history_options_init(&off);
   off.mode = WEIR_HISTORY_OFF;
@@ -104,7 +104,7 @@ static void set(weir_history_mode mode, weir_history_context context) {
 
 static void read_while(int round) {
   if (round == 0) {
-    weir_set_stack_hook(one_frame, NULL);
+    weir_stack_set_hook(one_frame, NULL);
     set(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
   } else
     read_and_check(true);
@@ -115,7 +115,7 @@ FIXTURE(.teardown = alloc_teardown)
 TEST(reading) { run(read_while); }
 
 static void change_while(int round) {
-  weir_set_stack_hook(round % 3 ? one_frame : NULL, NULL);
+  weir_stack_set_hook(round % 3 ? one_frame : NULL, NULL);
   set((weir_history_mode)(round % 3), (weir_history_context)(round / 3 % 4));
   const char *const pairs[] = {"name", "x"};
   assert_ok(weir_history_annotate(allocator, 0, pairs, 1));

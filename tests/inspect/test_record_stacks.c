@@ -24,7 +24,7 @@ static bool has_libdw;
 
 static int teardown(void **state) {
   close_recording();
-  weir_set_stack_hook(NULL, NULL);
+  weir_stack_set_hook(NULL, NULL);
   weir_history_share_phase(0);
   return recording_teardown(state);
 }
@@ -285,7 +285,7 @@ static void check_language(const weir__recording *s, const weir__recording_entry
 }
 
 TEST(language_frames_alone) {
-  weir_set_stack_hook(two_frames, NULL);
+  weir_stack_set_hook(two_frames, NULL);
   record_in_child("alloc", work_small);
   weir__recording *s = load_recording(find_file(".ring"));
   const weir__recording_entry *e = event_of(s, WEIR_TRACE_ALLOC, 0);
@@ -296,7 +296,7 @@ TEST(language_frames_alone) {
 
 TEST(language_and_native_frames) {
   need_libunwind();
-  weir_set_stack_hook(two_frames, NULL);
+  weir_stack_set_hook(two_frames, NULL);
   record_in_child("alloc,native", work_small);
   weir__recording *s = load_recording(find_file(".ring"));
   const weir__recording_entry *e = event_of(s, WEIR_TRACE_ALLOC, 0);
@@ -313,7 +313,7 @@ static void work_without_frames(void) {
 
 TEST(native_frames_as_fallback) {
   need_libunwind();
-  weir_set_stack_hook(two_frames, NULL);
+  weir_stack_set_hook(two_frames, NULL);
   record_in_child("alloc", work_without_frames);
   weir__recording *s = load_recording(find_file(".ring"));
   check_frame(s, event_of(s, WEIR_TRACE_ALLOC, 0), 0, "inner_caller", inner_line);
@@ -358,7 +358,7 @@ static void run_thread(bool frames) {
 }
 
 TEST(shared_phase) {
-  weir_set_stack_hook(two_frames, NULL);
+  weir_stack_set_hook(two_frames, NULL);
   open_recorded("alloc");
   has_frames = true;
   uint32_t before = weir_history_enter_phase("Optimizer.step#SGD.step");

@@ -274,13 +274,13 @@ static void *allocate_with_new_texts(void *argument) {
 /* An entry that can be read has its stack and texts in the log, also while other threads add some. */
 TEST(texts_are_logged_before_entries) {
   pthread_t threads[4];
-  weir_set_stack_hook(one_frame, NULL);
+  weir_stack_set_hook(one_frame, NULL);
   open_recording(&(recording){.bytes = GIB, .is_done = is_done, .folder = folder, .mb = "64", .stacks = "alloc"});
   for (uintptr_t i = 0; i < WEIR_COUNT_OF(threads); i++)
     assert_int_equal(pthread_create(&threads[i], NULL, allocate_with_new_texts, (void *)i), 0);
   for (size_t i = 0; i < WEIR_COUNT_OF(threads); i++)
     assert_int_equal(pthread_join(threads[i], NULL), 0);
-  weir_set_stack_hook(NULL, NULL);
+  weir_stack_set_hook(NULL, NULL);
   assert_int_equal(atomic_load(&atomic_load(&recorded->history)->file->header->log_lost), 0);
   assert_int_equal(atomic_load(&not_logged), 0);
 }

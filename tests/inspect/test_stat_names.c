@@ -23,7 +23,7 @@
 
 static int64_t value_of(const weir_allocator_stats *stats, const char *name) {
   int64_t value = -77;
-  assert_ok(weir_stats_get(stats, name, &value));
+  assert_ok(weir_stats_value(stats, name, &value));
   return value;
 }
 
@@ -108,11 +108,11 @@ TEST(unknown_names) {
   weir_allocator_stats stats = {.size = sizeof stats};
   int64_t value = 5;
   for (size_t i = 0; i < WEIR_COUNT_OF(wrong); i++)
-    assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, wrong[i], &value));
+    assert_error(INVALID_ARGUMENT, weir_stats_value(&stats, wrong[i], &value));
   assert_int_equal(value, 5);
-  assert_error(INVALID_ARGUMENT, weir_stats_get(NULL, "num_ooms", &value));
-  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, NULL, &value));
-  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", NULL));
+  assert_error(INVALID_ARGUMENT, weir_stats_value(NULL, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_value(&stats, NULL, &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_value(&stats, "num_ooms", NULL));
 }
 
 /* A program compiled against an older struct with fewer counters. */
@@ -120,15 +120,15 @@ TEST(a_struct_of_an_older_program) {
   weir_allocator_stats stats = {.size = offsetof(weir_allocator_stats, segment)};
   int64_t value;
   value_of(&stats, "allocation.large_pool.freed");
-  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "segment.all.current", &value));
-  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_value(&stats, "segment.all.current", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_value(&stats, "num_ooms", &value));
 }
 
 /* ---- Allocators ---- */
 
 static int64_t now_of(const char *name) {
   int64_t value = -77;
-  assert_ok(weir_allocator_get_stat(allocator, 0, name, &value));
+  assert_ok(weir_allocator_stat(allocator, 0, name, &value));
   return value;
 }
 
@@ -148,9 +148,9 @@ TEST_SETUP(of_an_allocator, NULL, alloc_teardown) {
   assert_ok(weir_allocator_reset_accumulated_stats(allocator, 0));
   assert_int_equal(now_of("allocated_bytes.all.freed"), 0);
   int64_t value;
-  assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, "nothing", &value));
-  assert_error(INVALID_DEVICE, weir_allocator_get_stat(allocator, 1, "num_ooms", &value));
-  assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(NULL, 0, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_allocator_stat(allocator, 0, "nothing", &value));
+  assert_error(INVALID_DEVICE, weir_allocator_stat(allocator, 1, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_allocator_stat(NULL, 0, "num_ooms", &value));
   alloc_close();
 }
 
@@ -181,7 +181,7 @@ TEST_SETUP(private_pools, NULL, alloc_teardown) {
                                       "reserved_bytes_by_private_pools.0_12.all.current"};
   int64_t value;
   for (size_t i = 0; i < WEIR_COUNT_OF(wrong); i++)
-    assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, wrong[i], &value));
+    assert_error(INVALID_ARGUMENT, weir_allocator_stat(allocator, 0, wrong[i], &value));
   assert_error(INVALID_ARGUMENT, weir_allocator_pools(allocator, 0, 0, NULL, 1, &count));
   put(p);
   put(q);

@@ -30,7 +30,9 @@ FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runt
 TEST(reports) {
   weir_driver *driver;
   assert_ok(weir_get_driver(&driver));
-  assert_error(INVALID_ARGUMENT, weir_at_shutdown(NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_shutdown_hook_add(NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_shutdown_hook_remove(NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_shutdown_hook_remove(count_end, &ended));
   assert_error(INVALID_ARGUMENT, weir_report_error(WEIR_ERROR_BAD_DATA, NULL));
   assert_error(INVALID_ARGUMENT, weir_report_as(NULL, WEIR_ERROR_BAD_DATA));
   assert_error(INVALID_ARGUMENT, weir_report_result(NULL, WEIR_CU_NOT_FOUND, "a", "b"));
@@ -47,10 +49,14 @@ TEST(reports) {
   assert_string_equal(weir_last_error(),
                       "other_call: cuInit(driver, 0) failed: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory");
 
-  assert_ok(weir_at_shutdown(count_end, &ended));
+  assert_ok(weir_shutdown_hook_add(count_end, &ended));
   assert_ok(weir_shutdown());
   assert_int_equal(ended, 1);
   assert_ok(weir_shutdown()); /* nothing to shut down */
+  assert_int_equal(ended, 1);
+  assert_ok(weir_shutdown_hook_remove(count_end, &ended));
+  assert_ok(weir_init());
+  assert_ok(weir_shutdown());
   assert_int_equal(ended, 1);
 }
 
@@ -69,10 +75,10 @@ TEST(memory_h) {
   assert_error(INVALID_ARGUMENT, weir_memory_record_stream(&pointer, stream));
   assert_error(INVALID_ARGUMENT, weir_memory_record_stream(NULL, wrong));
   assert_ok(weir_memory_record_stream(NULL, stream));
-  assert_error(INVALID_ARGUMENT, weir_memory_stats(0, NULL));
-  assert_error(INVALID_ARGUMENT, weir_memory_stats(0, &stats));
+  assert_error(INVALID_ARGUMENT, weir_memory_get_stats(0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_memory_get_stats(0, &stats));
   weir_allocator_stats_init(&stats);
-  assert_error(INVALID_DEVICE, weir_memory_stats(99, &stats));
+  assert_error(INVALID_DEVICE, weir_memory_get_stats(99, &stats));
   assert_error(INVALID_ARGUMENT, weir_default_allocator(NULL));
 
   assert_ptr_equal(pointer, &pointer);
@@ -93,14 +99,12 @@ TEST(null_in_device_h) {
   weir_device_properties_init(NULL);
   for (int started = 0; started < 2; started++) {
     assert_error(INVALID_ARGUMENT, weir_device_count(NULL));
-    assert_error(INVALID_ARGUMENT, weir_device_get(NULL));
+    assert_error(INVALID_ARGUMENT, weir_device_get_current(NULL));
     assert_error(INVALID_ARGUMENT, weir_device_exchange(0, NULL));
     assert_error(INVALID_ARGUMENT, weir_device_maybe_exchange(0, NULL));
     assert_error(INVALID_ARGUMENT, weir_device_get_properties(0, NULL));
-    assert_error(INVALID_ARGUMENT, weir_device_name(0, NULL, 100));
     assert_error(INVALID_ARGUMENT, weir_device_capability(0, NULL, &number));
     assert_error(INVALID_ARGUMENT, weir_device_capability(0, &number, NULL));
-    assert_error(INVALID_ARGUMENT, weir_device_uuid(0, NULL, 100));
     assert_error(INVALID_ARGUMENT, weir_device_memory_info(0, NULL, &size));
     assert_error(INVALID_ARGUMENT, weir_device_memory_info(0, &size, NULL));
     assert_error(INVALID_ARGUMENT, weir_device_can_access_peer(0, 0, NULL));
@@ -109,7 +113,7 @@ TEST(null_in_device_h) {
   }
   assert_int_equal(number, -7);
   assert_int_equal(size, 77);
-  assert_ok(weir_device_get(&before)); /* the exchanges had no effect */
+  assert_ok(weir_device_get_current(&before)); /* the exchanges had no effect */
   assert_int_equal(before, 0);
 }
 
@@ -124,7 +128,7 @@ TEST(null_in_stream_h) {
   assert_error(INVALID_ARGUMENT, weir_stream_raw(stream, NULL));
   assert_error(INVALID_ARGUMENT, weir_stream_priority(stream, NULL));
   assert_error(INVALID_ARGUMENT, weir_stream_unpack(0, 0, 1, NULL));
-  assert_error(INVALID_ARGUMENT, weir_stream_current(0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_stream_get_current(0, NULL));
   assert_error(INVALID_ARGUMENT, weir_stream_host_function(stream, NULL, NULL));
   assert_error(INVALID_ARGUMENT, weir_stream_scope_enter(stream, NULL));
   assert_error(INVALID_ARGUMENT, weir_stream_scope_leave(NULL));
@@ -174,8 +178,8 @@ TEST(null_in_graph_h) {
   weir_pool_id pool = {7, 8};
   size_t count = 77;
   assert_error(INVALID_ARGUMENT, weir_graph_create(NULL));
-  assert_error(INVALID_ARGUMENT, weir_graph_capture_begin(NULL, own_pool, WEIR_CAPTURE_GLOBAL));
-  assert_error(INVALID_ARGUMENT, weir_graph_capture_end(NULL));
+  assert_error(INVALID_ARGUMENT, weir_graph_begin_capture(NULL, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_error(INVALID_ARGUMENT, weir_graph_end_capture(NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_replay(NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_reset(NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_pool(NULL, &pool));
@@ -185,9 +189,9 @@ TEST(null_in_graph_h) {
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_graph_enable_debug(graph));
   assert_ok(weir_stream_set_current(new_stream(0)));
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_ok(weir_stream_host_function(current_stream(0), nothing, NULL));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_error(INVALID_ARGUMENT, weir_graph_pool(graph, NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_node_count(graph, NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_debug_dump(graph, NULL));
@@ -212,18 +216,16 @@ TEST(wrong_devices) {
   memset(&handle, 0, sizeof handle);
   weir_event *event = (weir_event *)state;
   void *memory = device_memory(0, 16);
-  assert_ok(weir_device_set(count - 1));
+  assert_ok(weir_device_set_current(count - 1));
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     int device = bad[i];
-    assert_error(INVALID_DEVICE, weir_device_set(device));
+    assert_error(INVALID_DEVICE, weir_device_set_current(device));
     if (device >= 0) {
       assert_error(INVALID_DEVICE, weir_device_exchange(device, &number));
       assert_error(INVALID_DEVICE, weir_device_maybe_exchange(device, &number));
     }
     assert_error(INVALID_DEVICE, weir_device_get_properties(device, &properties));
-    assert_error(INVALID_DEVICE, weir_device_name(device, text, sizeof text));
     assert_error(INVALID_DEVICE, weir_device_capability(device, &number, &other));
-    assert_error(INVALID_DEVICE, weir_device_uuid(device, text, sizeof text));
     assert_error(INVALID_DEVICE, weir_device_memory_info(device, &free_bytes, &total_bytes));
     assert_error(INVALID_DEVICE, weir_device_synchronize(device));
     assert_error(INVALID_DEVICE, weir_device_can_access_peer(device, 0, &number));
@@ -234,7 +236,7 @@ TEST(wrong_devices) {
     assert_error(INVALID_DEVICE, weir_stream_create(device, 0, &stream));
     assert_error(INVALID_DEVICE, weir_stream_default(device, &stream));
     assert_error(INVALID_DEVICE, weir_stream_external(device, NULL, &stream));
-    assert_error(INVALID_DEVICE, weir_stream_current(device, &stream));
+    assert_error(INVALID_DEVICE, weir_stream_get_current(device, &stream));
     assert_error(INVALID_DEVICE, weir_event_from_ipc_handle(device, &handle, &event));
     assert_error(INVALID_DEVICE, weir_copy_peer_async(memory, device, memory, 0, 16, default_stream(0)));
     assert_error(INVALID_DEVICE, weir_copy_peer_async(memory, 0, memory, device, 16, default_stream(0)));
@@ -251,7 +253,7 @@ TEST(wrong_devices) {
   assert_int_equal(stream.id, 77);
   assert_int_equal(stream.device, 78);
   assert_ptr_equal(event, state);
-  assert_ok(weir_device_get(&number));
+  assert_ok(weir_device_get_current(&number));
   assert_int_equal(number, count - 1);
   free_device_memory(0, memory);
 }
@@ -366,23 +368,19 @@ TEST(external_streams_at_impossible_addresses) {
 TEST(wrong_enums_and_sizes) {
   weir_graph *graph;
   weir_event *event = (weir_event *)state;
-  char text[8] = "before";
   weir_device_properties properties;
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(new_stream(0)));
-  assert_error(INVALID_ARGUMENT, weir_graph_capture_begin(graph, own_pool, (weir_capture_mode)3));
-  assert_error(INVALID_ARGUMENT, weir_graph_capture_begin(graph, own_pool, (weir_capture_mode)-1));
-  assert_error(INVALID_ARGUMENT, weir_graph_capture_begin(graph, (weir_pool_id){1, 1}, WEIR_CAPTURE_GLOBAL));
+  assert_error(INVALID_ARGUMENT, weir_graph_begin_capture(graph, own_pool, (weir_capture_mode)3));
+  assert_error(INVALID_ARGUMENT, weir_graph_begin_capture(graph, own_pool, (weir_capture_mode)-1));
+  assert_error(INVALID_ARGUMENT, weir_graph_begin_capture(graph, (weir_pool_id){1, 1}, WEIR_CAPTURE_GLOBAL));
   int capturing = -1;
   assert_ok(weir_current_stream_is_capturing(&capturing));
   assert_int_equal(capturing, 0);
-  assert_error(INVALID_ARGUMENT, weir_sync_debug_set((weir_sync_debug)3));
+  assert_error(INVALID_ARGUMENT, weir_set_sync_debug((weir_sync_debug)3));
   assert_error(INVALID_ARGUMENT, weir_event_create(8, &event));
   assert_error(INVALID_ARGUMENT, weir_event_create(WEIR_EVENT_TIMING | WEIR_EVENT_INTERPROCESS, &event));
   assert_ptr_equal(event, state);
-  assert_error(INVALID_ARGUMENT, weir_device_name(0, text, 0));
-  assert_error(INVALID_ARGUMENT, weir_device_uuid(0, text, sizeof text));
-  assert_string_equal(text, "before");
   weir_graph_memory_hooks hooks = {.size = 0};
   assert_error(INVALID_ARGUMENT, weir_graph_set_memory_hooks(&hooks));
   weir_graph_hooks work_hooks = {.size = 0};
@@ -433,16 +431,16 @@ TEST(more_of_runtime_h) {
 
 TEST(last_error_stays) {
   int number;
-  assert_int_not_equal(weir_device_set(4711), WEIR_OK);
+  assert_int_not_equal(weir_device_set_current(4711), WEIR_OK);
   char copy[512];
   snprintf(copy, sizeof copy, "%s", weir_last_error());
   assert_non_null(strstr(copy, "4711"));
   assert_int_equal(weir_last_driver_result(), 0);
-  assert_ok(weir_device_get(&number)); /* success leaves it unchanged */
+  assert_ok(weir_device_get_current(&number)); /* success leaves it unchanged */
   struct held *gate = hold(new_stream(0));
   unblock(gate);
   assert_string_equal(weir_last_error(), copy);
-  assert_int_not_equal(weir_device_set(815), WEIR_OK);
+  assert_int_not_equal(weir_device_set_current(815), WEIR_OK);
   assert_string_not_equal(weir_last_error(), copy);
 }
 
@@ -480,12 +478,12 @@ static weir_status use_all(void) {
   if (status == WEIR_OK)
     status = weir_graph_create(&graph);
   if (status == WEIR_OK)
-    status = weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_RELAXED);
+    status = weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_RELAXED);
   if (status == WEIR_OK) {
     status = weir_fill_async(p, 3, sizeof host, a);
     if (status == WEIR_OK)
       status = weir_stream_spin(a, 10);
-    weir_status ended = weir_graph_capture_end(graph);
+    weir_status ended = weir_graph_end_capture(graph);
     if (status == WEIR_OK)
       status = ended;
   }

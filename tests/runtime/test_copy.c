@@ -390,7 +390,7 @@ TEST(peer_copy_is_in_order) {
   assert_ok(weir_stream_synchronize(one));
   assert_filled(1, b, 1, 100);
   int device = -1;
-  assert_ok(weir_device_get(&device));
+  assert_ok(weir_device_get_current(&device));
   assert_int_equal(device, 0);
   free_device_memory(0, a);
   free_device_memory(1, b);
@@ -459,12 +459,12 @@ static weir_status copy_everything(void) {
     status = weir_stream_create(0, 0, &zero);
   /* Memory that is allocated without the fault table. */
   if (status == WEIR_OK) {
-    status = weir_device_set(1);
+    status = weir_device_set_current(1);
     if (status == WEIR_OK)
       assert_cu(soft->MemAlloc(soft, &b, sizeof host));
   }
   if (status == WEIR_OK) {
-    status = weir_device_set(0);
+    status = weir_device_set_current(0);
     if (status == WEIR_OK)
       assert_cu(soft->MemAlloc(soft, &a, sizeof host));
   }

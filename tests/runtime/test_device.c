@@ -11,7 +11,7 @@
 
 static int current_device(void) {
   int device = -1;
-  assert_ok(weir_device_get(&device));
+  assert_ok(weir_device_get_current(&device));
   return device;
 }
 
@@ -47,14 +47,14 @@ TEST(count) {
 TEST(current_is_0_until_set) {
   assert_int_equal(current_device(), 0);
   int last = devices() - 1;
-  assert_ok(weir_device_set(last));
+  assert_ok(weir_device_set_current(last));
   assert_int_equal(current_device(), last);
 }
 
 TEST(set_makes_the_context) {
   assert_ok(weir_init());
   assert_int_equal(has_context(0), 0);
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   assert_int_equal(has_context(0), 1);
   assert_int_equal(driver_device(), 0);
   if (devices() > 1)
@@ -63,32 +63,32 @@ TEST(set_makes_the_context) {
 
 TEST(set_of_invalid_device_changes_nothing) {
   int count = devices();
-  assert_ok(weir_device_set(count - 1));
-  assert_error(INVALID_DEVICE, weir_device_set(count));
-  assert_error(INVALID_DEVICE, weir_device_set(1000));
-  assert_error(INVALID_DEVICE, weir_device_set(-1));
-  assert_error(INVALID_DEVICE, weir_device_set(-2));
+  assert_ok(weir_device_set_current(count - 1));
+  assert_error(INVALID_DEVICE, weir_device_set_current(count));
+  assert_error(INVALID_DEVICE, weir_device_set_current(1000));
+  assert_error(INVALID_DEVICE, weir_device_set_current(-1));
+  assert_error(INVALID_DEVICE, weir_device_set_current(-2));
   assert_int_equal(current_device(), count - 1);
 }
 
 static void *device_of_new_thread(void *data) {
   int *result = data;
   int last = result[1];
-  if (weir_device_get(&result[0]) != WEIR_OK || weir_device_set(last) != WEIR_OK ||
-      weir_device_get(&result[1]) != WEIR_OK)
+  if (weir_device_get_current(&result[0]) != WEIR_OK || weir_device_set_current(last) != WEIR_OK ||
+      weir_device_get_current(&result[1]) != WEIR_OK)
     result[0] = -9;
   return NULL;
 }
 
 TEST(current_is_per_thread) {
   NEED_TWO_DEVICES();
-  assert_ok(weir_device_set(1));
+  assert_ok(weir_device_set_current(1));
   int result[] = {-1, 1};
   on_thread(device_of_new_thread, result);
   assert_int_equal(result[0], 0);
   assert_int_equal(result[1], 1);
 
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   on_thread(device_of_new_thread, result);
   assert_int_equal(current_device(), 0);
 }
@@ -153,7 +153,7 @@ TEST(maybe_exchange_makes_no_context) {
 /* Calls for another device change neither the current device nor the current context of the program. */
 TEST(calls_for_other_devices_keep_the_current_one) {
   NEED_TWO_DEVICES();
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   size_t free_bytes, total_bytes;
   int number;
   weir_stream stream;
@@ -181,7 +181,7 @@ TEST(context_set_by_the_program) {
   assert_ok(weir_device_synchronize(0));
   assert_filled(0, memory, 3, 64);
   assert_int_equal(current_device(), 0);
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   free_device_memory(0, memory);
 }
 
@@ -225,16 +225,11 @@ TEST(properties) {
     assert_ok(weir_device_get_properties(i, &p));
     assert_int_equal(p.size, sizeof p);
 
-    char name[256], uuid[64];
     int major, minor;
     size_t free_bytes, total_bytes;
-    assert_ok(weir_device_name(i, name, sizeof name));
-    assert_ok(weir_device_uuid(i, uuid, sizeof uuid));
     assert_ok(weir_device_capability(i, &major, &minor));
     assert_ok(weir_device_memory_info(i, &free_bytes, &total_bytes));
     assert_true(strlen(p.name) > 0);
-    assert_string_equal(p.name, name);
-    assert_string_equal(p.uuid, uuid);
     assert_int_equal(p.major, major);
     assert_int_equal(p.minor, minor);
     assert_true(p.total_memory >= total_bytes);
@@ -317,8 +312,7 @@ TEST(properties_of_an_older_program) {
 /* PyTorch's test_cuda_get_device_name and test_cuda_get_device_capability: no device means the current one. */
 TEST(minus_one_is_the_current_one) {
   int last = devices() - 1;
-  assert_ok(weir_device_set(last));
-  char name[2][256], uuid[2][64];
+  assert_ok(weir_device_set_current(last));
   int major[2], minor[2], has[2], can;
   size_t free_bytes[2], total_bytes[2];
   weir_device_properties p[2];
@@ -326,8 +320,6 @@ TEST(minus_one_is_the_current_one) {
   for (int i = 0; i < 2; i++) {
     int device = i ? -1 : last;
     weir_device_properties_init(&p[i]);
-    assert_ok(weir_device_name(device, name[i], sizeof name[i]));
-    assert_ok(weir_device_uuid(device, uuid[i], sizeof uuid[i]));
     assert_ok(weir_device_capability(device, &major[i], &minor[i]));
     assert_ok(weir_device_memory_info(device, &free_bytes[i], &total_bytes[i]));
     assert_ok(weir_device_get_properties(device, &p[i]));
@@ -337,8 +329,7 @@ TEST(minus_one_is_the_current_one) {
     assert_ok(weir_stream_default(device, &stream[i]));
     assert_int_equal(can, 0);
   }
-  assert_string_equal(name[0], name[1]);
-  assert_string_equal(uuid[0], uuid[1]);
+  assert_string_equal(p[0].name, p[1].name);
   assert_int_equal(major[0], major[1]);
   assert_int_equal(minor[0], minor[1]);
   assert_int_equal(total_bytes[0], total_bytes[1]);
@@ -348,12 +339,13 @@ TEST(minus_one_is_the_current_one) {
 }
 
 TEST(uuid_text) {
-  char text[64], other[64];
+  weir_device_properties p, other;
+  const char *text = p.uuid;
+  weir_device_properties_init(&p);
+  weir_device_properties_init(&other);
   for (int i = 0; i < devices(); i++) {
-    memset(text, 'x', sizeof text);
-    assert_ok(weir_device_uuid(i, text, 41));
+    assert_ok(weir_device_get_properties(i, &p));
     assert_int_equal(strlen(text), 40);
-    assert_int_equal(text[41], 'x');
     assert_memory_equal(text, "GPU-", 4);
     for (int c = 4; c < 40; c++) {
       if (c == 12 || c == 17 || c == 22 || c == 27)
@@ -362,36 +354,24 @@ TEST(uuid_text) {
         assert_true(isxdigit((unsigned char)text[c]) && !isupper((unsigned char)text[c]));
     }
     for (int j = 0; j < i; j++) {
-      assert_ok(weir_device_uuid(j, other, sizeof other));
-      assert_string_not_equal(text, other);
+      assert_ok(weir_device_get_properties(j, &other));
+      assert_string_not_equal(text, other.uuid);
     }
   }
-  strcpy(text, "untouched");
-  assert_error(INVALID_ARGUMENT, weir_device_uuid(0, text, 40));
-  assert_string_equal(text, "untouched");
 }
 
 TEST(uuid_matches_the_driver) {
   weir_cu_uuid uuid;
-  char text[48];
-  assert_ok(weir_device_uuid(0, text, sizeof text));
+  weir_device_properties p;
+  const char *text = p.uuid;
+  weir_device_properties_init(&p);
+  assert_ok(weir_device_get_properties(0, &p));
   assert_cu(d->DeviceGetUuid(d, &uuid, 0));
   unsigned byte;
   assert_int_equal(sscanf(text + 4, "%2x", &byte), 1);
   assert_int_equal(byte, (unsigned char)uuid.bytes[0]);
   assert_int_equal(sscanf(text + 38, "%2x", &byte), 1);
   assert_int_equal(byte, (unsigned char)uuid.bytes[15]);
-}
-
-/* Truncated to the buffer. */
-TEST(a_short_name) {
-  char whole[256], part[16];
-  assert_ok(weir_device_name(0, whole, sizeof whole));
-  memset(part, 'x', sizeof part);
-  assert_ok(weir_device_name(0, part, 4));
-  assert_int_equal(part[3], '\0');
-  assert_memory_equal(part, whole, 3);
-  assert_int_equal(part[4], 'x');
 }
 
 TEST(memory_info_follows_allocations) {
@@ -467,9 +447,9 @@ TEST(peers_that_are_enabled_already) {
   if (!can)
     WAIVE_TEST("the devices are no peers");
   weir_cu_context peer;
-  assert_ok(weir_device_set(1));
+  assert_ok(weir_device_set_current(1));
   assert_cu(d->CtxGetCurrent(d, &peer));
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   assert_cu(d->CtxEnablePeerAccess(d, peer, 0));
   assert_ok(weir_device_enable_peer_access(0, 1));
 }
@@ -485,17 +465,12 @@ TEST(device_is_not_its_own_peer) {
 
 static weir_status use_devices(void) {
   int number;
-  char text[256];
   size_t a, b;
   weir_status status = weir_device_exchange(1, &number);
   if (status == WEIR_OK)
     status = weir_device_maybe_exchange(0, &number);
   if (status == WEIR_OK)
-    status = weir_device_name(1, text, sizeof text);
-  if (status == WEIR_OK)
     status = weir_device_capability(1, &number, &number);
-  if (status == WEIR_OK)
-    status = weir_device_uuid(-1, text, sizeof text);
   if (status == WEIR_OK)
     status = weir_device_memory_info(1, &a, &b);
   if (status == WEIR_OK)
@@ -518,10 +493,10 @@ TEST_SETUP(every_driver_call_fails_once, runtime_setup_none, runtime_teardown) {
 
 TEST_SETUP(a_failing_set_changes_nothing, runtime_setup_fault, runtime_teardown) {
   NEED_TWO_DEVICES();
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   assert_ok(weir_fault_nth(fault, WEIR_CALL_DevicePrimaryCtxRetain, 1, WEIR_CU_OUT_OF_MEMORY, 0));
-  assert_error_says(OUT_OF_MEMORY, "PrimaryCtxRetain", weir_device_set(1));
+  assert_error_says(OUT_OF_MEMORY, "PrimaryCtxRetain", weir_device_set_current(1));
   assert_int_equal(current_device(), 0);
   assert_int_equal(driver_device(), 0);
-  assert_ok(weir_device_set(1));
+  assert_ok(weir_device_set_current(1));
 }

@@ -42,7 +42,7 @@ TEST(generic_stream_event) {
   enum { WORDS = 1000 };
   int device = -1;
   weir_stream stream, same;
-  assert_ok(weir_device_get(&device));
+  assert_ok(weir_device_get_current(&device));
   assert_ok(weir_stream_create(-1, 0, &stream));
   assert_int_equal(stream.device, device);
   assert_ok(weir_stream_unpack(stream.id, stream.device, stream.device_type, &same));
@@ -257,7 +257,7 @@ TEST(wait_on_another_device) {
   unblock(gate);
   assert_ok(weir_stream_synchronize(one));
   assert_marks(1, 2);
-  assert_ok(weir_device_set(1));
+  assert_ok(weir_device_set_current(1));
   assert_ok(weir_event_query(event));
   assert_ok(weir_event_synchronize(event));
   weir_event_destroy(event);
@@ -473,7 +473,7 @@ TEST(a_handle_makes_the_event) {
   int last = devices() - 1;
   weir_event *event = new_event(WEIR_EVENT_INTERPROCESS);
   weir_cu_ipc_event_handle first, second;
-  assert_ok(weir_device_set(last));
+  assert_ok(weir_device_set_current(last));
   assert_ok(weir_event_ipc_handle(event, &first));
   assert_non_null(event_raw(event));
   assert_int_equal(event_device(event), last);

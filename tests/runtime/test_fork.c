@@ -41,7 +41,7 @@ static void make_things(struct things *t) {
   weir_driver *driver;
   t->marks = 0;
   choose_driver_by_environment();
-  child_assert_ok(weir_device_set(0));
+  child_assert_ok(weir_device_set_current(0));
   child_assert_ok(weir_device_count(&t->device_count));
   child_assert(t->device_count > 0);
   child_assert_ok(weir_get_driver(&driver));
@@ -52,9 +52,9 @@ static void make_things(struct things *t) {
   child_assert_ok(weir_event_record(t->event, t->stream));
   child_assert_ok(weir_graph_create(&t->graph));
   child_assert_ok(weir_stream_scope_enter(t->stream, &scope));
-  child_assert_ok(weir_graph_capture_begin(t->graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  child_assert_ok(weir_graph_begin_capture(t->graph, own_pool, WEIR_CAPTURE_GLOBAL));
   child_assert_ok(weir_stream_host_function(t->stream, count_mark, &t->marks));
-  child_assert_ok(weir_graph_capture_end(t->graph));
+  child_assert_ok(weir_graph_end_capture(t->graph));
   child_assert_ok(weir_stream_scope_leave(&scope));
 }
 
@@ -129,19 +129,17 @@ static void child_after_the_start(void *data) {
   child_assert_bad_fork(weir_get_driver(&driver));
   child_assert_bad_fork(weir_shutdown());
   child_assert_bad_fork(weir_lazy_call(do_nothing, NULL, "here"));
-  child_assert_bad_fork(weir_sync_debug_set(WEIR_SYNC_DEBUG_WARN));
+  child_assert_bad_fork(weir_set_sync_debug(WEIR_SYNC_DEBUG_WARN));
   child_assert_bad_fork(weir_profiler_start());
   child_assert_bad_fork(weir_profiler_stop());
 
-  child_assert_bad_fork(weir_device_get(&number));
-  child_assert_bad_fork(weir_device_set(0));
+  child_assert_bad_fork(weir_device_get_current(&number));
+  child_assert_bad_fork(weir_device_set_current(0));
   child_assert_bad_fork(weir_device_exchange(0, &number));
   child_assert_bad_fork(weir_device_exchange(-1, &number));
   child_assert_bad_fork(weir_device_maybe_exchange(0, &number));
   child_assert_bad_fork(weir_device_get_properties(0, &properties));
-  child_assert_bad_fork(weir_device_name(0, text, sizeof text));
   child_assert_bad_fork(weir_device_capability(0, &number, &other));
-  child_assert_bad_fork(weir_device_uuid(0, text, sizeof text));
   child_assert_bad_fork(weir_device_memory_info(0, &size, &total));
   child_assert_bad_fork(weir_device_synchronize(0));
   child_assert_bad_fork(weir_device_can_access_peer(0, 0, &number));
@@ -155,7 +153,7 @@ static void child_after_the_start(void *data) {
   child_assert_bad_fork(weir_stream_raw(given, &raw));
   child_assert_bad_fork(weir_stream_priority(given, &number));
   child_assert_bad_fork(weir_stream_unpack(0, 0, 1, &stream));
-  child_assert_bad_fork(weir_stream_current(0, &stream));
+  child_assert_bad_fork(weir_stream_get_current(0, &stream));
   child_assert_bad_fork(weir_stream_set_current(given));
   child_assert_bad_fork(weir_stream_query(given));
   child_assert_bad_fork(weir_stream_synchronize(given));
@@ -177,8 +175,8 @@ static void child_after_the_start(void *data) {
   child_assert_bad_fork(weir_event_from_ipc_handle(0, &handle, &event));
 
   child_assert_bad_fork(weir_graph_create(&graph));
-  child_assert_bad_fork(weir_graph_capture_begin(t->graph, own_pool, WEIR_CAPTURE_GLOBAL));
-  child_assert_bad_fork(weir_graph_capture_end(t->graph));
+  child_assert_bad_fork(weir_graph_begin_capture(t->graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  child_assert_bad_fork(weir_graph_end_capture(t->graph));
   child_assert_bad_fork(weir_graph_replay(t->graph));
   child_assert_bad_fork(weir_graph_reset(t->graph));
   child_assert_bad_fork(weir_graph_pool(t->graph, &pool));
@@ -197,7 +195,7 @@ static void child_after_the_start(void *data) {
   child_assert(number == -7 && other == -7 && size == 77 && total == 78 && milliseconds == -7);
   child_assert(strcmp(text, "untouched") == 0 && stream.id == 77 && raw == (weir_cu_stream)data && driver == data);
   child_assert(event == data && graph == data && pool.first == 7 && pool.second == 8);
-  child_assert(weir_sync_debug_get() == WEIR_SYNC_DEBUG_DEFAULT);
+  child_assert(weir_get_sync_debug() == WEIR_SYNC_DEBUG_DEFAULT);
 
   /* Calls that need no driver work, and objects can be destroyed. */
   child_assert(weir_stream_equal(given, given) == 1);
@@ -236,7 +234,7 @@ static void fork_again(void *data) {
 static void fork_twice(void *data) {
   (void)data;
   choose_driver_by_environment();
-  child_assert_ok(weir_device_set(0));
+  child_assert_ok(weir_device_set_current(0));
   child_assert(succeeds_in_process(fork_again, NULL));
   child_assert_ok(weir_device_synchronize(0));
   child_assert_ok(weir_shutdown());

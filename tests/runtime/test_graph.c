@@ -19,11 +19,11 @@ static weir_graph *new_graph(void) {
 
 static void begin(weir_graph *graph, weir_stream stream) {
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
 }
 
 static void end(weir_graph *graph) {
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_ok(weir_stream_set_current(default_stream(-1)));
 }
 
@@ -66,12 +66,12 @@ TEST(is_current_stream_capturing) {
   weir_graph *graph = new_graph();
   assert_ok(weir_stream_set_current(stream));
   assert_int_equal(current_is_capturing(), 0);
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_int_equal(current_is_capturing(), 1);
   assert_int_equal(is_capturing(stream), 1);
   assert_int_equal(is_capturing(other), 0);
   mark(stream, 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_int_equal(current_is_capturing(), 0);
   assert_int_equal(is_capturing(stream), 0);
   weir_graph_destroy(graph);
@@ -181,16 +181,16 @@ TEST(two_successive) {
     weir_pool_id pool = how == 2 ? weir_graph_pool_handle() : own_pool, pool0, pool1;
     assert_ok(weir_stream_wait_stream(stream, eager));
     assert_ok(weir_stream_set_current(stream));
-    assert_ok(weir_graph_capture_begin(g0, pool, WEIR_CAPTURE_GLOBAL));
+    assert_ok(weir_graph_begin_capture(g0, pool, WEIR_CAPTURE_GLOBAL));
     assert_ok(weir_fill32_async(b, 1, WORDS, stream));
     for (int i = 0; i < 5; i++)
       grow(b, x, 1, stream);
-    assert_ok(weir_graph_capture_end(g0));
+    assert_ok(weir_graph_end_capture(g0));
     assert_ok(weir_graph_pool(g0, &pool0));
-    assert_ok(weir_graph_capture_begin(g1, how == 1 ? pool0 : pool, WEIR_CAPTURE_GLOBAL));
+    assert_ok(weir_graph_begin_capture(g1, how == 1 ? pool0 : pool, WEIR_CAPTURE_GLOBAL));
     for (int i = 0; i < 5; i++)
       grow(b, x, 1, stream);
-    assert_ok(weir_graph_capture_end(g1));
+    assert_ok(weir_graph_end_capture(g1));
     assert_ok(weir_graph_pool(g1, &pool1));
     assert_ok(weir_stream_set_current(eager));
     assert_ok(weir_stream_wait_stream(eager, stream));
@@ -329,7 +329,7 @@ static void *replay_on_thread(void *data) {
   weir_stream stream;
   status = weir_graph_replay(data);
   if (status == WEIR_OK)
-    status = weir_stream_current(0, &stream);
+    status = weir_stream_get_current(0, &stream);
   if (status == WEIR_OK)
     status = weir_stream_synchronize(stream);
   if (status != WEIR_OK)
@@ -453,7 +453,7 @@ TEST(other_streams_go_on_during_a_capture) {
   assert_ok(weir_fill_async(memory, 1, 100, other));
   assert_ok(weir_device_synchronize(0));
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_RELAXED));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_RELAXED));
   assert_ok(weir_fill_async(memory, 2, 100, stream)); /* captured */
   assert_ok(weir_fill_async(memory, 3, 100, other));  /* done */
   assert_ok(weir_stream_synchronize(other));
@@ -471,16 +471,16 @@ TEST(two_captures_at_once) {
   weir_stream a = new_stream(0), b = new_stream(0);
   weir_graph *first = new_graph(), *second = new_graph();
   assert_ok(weir_stream_set_current(a));
-  assert_ok(weir_graph_capture_begin(first, own_pool, WEIR_CAPTURE_RELAXED));
+  assert_ok(weir_graph_begin_capture(first, own_pool, WEIR_CAPTURE_RELAXED));
   assert_ok(weir_stream_set_current(b));
-  assert_ok(weir_graph_capture_begin(second, own_pool, WEIR_CAPTURE_RELAXED));
+  assert_ok(weir_graph_begin_capture(second, own_pool, WEIR_CAPTURE_RELAXED));
   mark(a, 1);
   mark(b, 2);
   assert_ok(weir_stream_set_current(a));
-  assert_ok(weir_graph_capture_end(first));
+  assert_ok(weir_graph_end_capture(first));
   assert_int_equal(is_capturing(b), 1);
   assert_ok(weir_stream_set_current(b));
-  assert_ok(weir_graph_capture_end(second));
+  assert_ok(weir_graph_end_capture(second));
   assert_ok(weir_graph_replay(second));
   assert_ok(weir_graph_replay(first));
   assert_ok(weir_device_synchronize(0));
@@ -493,7 +493,7 @@ TEST(capture_of_an_external_stream) {
   weir_cu_stream raw;
   weir_stream stream;
   weir_graph *graph = new_graph();
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   assert_cu(d->StreamCreateWithPriority(d, &raw, WEIR_CU_STREAM_NON_BLOCKING, 0));
   assert_ok(weir_stream_external(0, raw, &stream));
   begin(graph, stream);
@@ -518,7 +518,7 @@ TEST(a_graph_of_another_device) {
   assert_cu(launch_add(memory, memory, 1, WORDS, stream));
   end(graph);
   assert_ok(weir_stream_set_current(target));
-  assert_ok(weir_device_set(0)); /* the graph remembers its device */
+  assert_ok(weir_device_set_current(0)); /* the graph remembers its device */
   struct held *gate = hold(target);
   assert_ok(weir_graph_replay(graph));
   assert_not_ready(weir_stream_query(target));
@@ -527,7 +527,7 @@ TEST(a_graph_of_another_device) {
   assert_int_equal(host[0], 6);
   assert_int_equal(host[WORDS - 1], 6);
   int device = -1;
-  assert_ok(weir_device_get(&device));
+  assert_ok(weir_device_get_current(&device));
   assert_int_equal(device, 0);
   weir_graph_destroy(graph);
   free_device_memory(1, memory);
@@ -589,9 +589,9 @@ TEST(a_given_pool_is_kept) {
   weir_graph *graphs[2] = {new_graph(), new_graph()};
   for (int i = 0; i < 2; i++) {
     assert_ok(weir_stream_set_current(new_stream(0)));
-    assert_ok(weir_graph_capture_begin(graphs[i], pool, WEIR_CAPTURE_THREAD_LOCAL));
+    assert_ok(weir_graph_begin_capture(graphs[i], pool, WEIR_CAPTURE_THREAD_LOCAL));
     mark(current_stream(0), 1);
-    assert_ok(weir_graph_capture_end(graphs[i]));
+    assert_ok(weir_graph_end_capture(graphs[i]));
     assert_ok(weir_graph_pool(graphs[i], &found));
     assert_int_equal(found.first, pool.first);
     assert_int_equal(found.second, pool.second);

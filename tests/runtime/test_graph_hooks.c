@@ -28,7 +28,7 @@ static weir_status on_begin(void *context, weir_graph *graph, weir_stream stream
   assert_int_equal(capturing, 0);
   note('b', graph);
   seen_stream = stream;
-  return begin_fails ? weir_device_set(1000) : WEIR_OK;
+  return begin_fails ? weir_device_set_current(1000) : WEIR_OK;
 }
 
 static void on_end(void *context, weir_graph *graph, int captured) {
@@ -40,7 +40,7 @@ static weir_status on_replay(void *context, weir_graph *graph, weir_stream strea
   assert_ptr_equal(context, calls);
   note('r', graph);
   seen_stream = stream;
-  return replay_fails ? weir_device_set(1000) : WEIR_OK;
+  return replay_fails ? weir_device_set_current(1000) : WEIR_OK;
 }
 
 static void on_destroy(void *context, weir_graph *graph) {
@@ -76,13 +76,13 @@ TEST(capture_and_replay) {
   weir_graph *graph = open_graph();
   weir_stream stream = new_stream(0), other = new_stream(0);
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_string_equal(calls, "b");
   assert_ptr_equal(seen_graph, graph);
   assert_true(weir_stream_equal(seen_stream, stream));
   assert_error(BAD_STATE, weir_graph_set_hooks(NULL));
   mark(stream, 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_string_equal(calls, "be");
   assert_ok(weir_stream_set_current(other));
   assert_ok(weir_graph_replay(graph));
@@ -100,16 +100,16 @@ TEST(begin_fails) {
   weir_graph *graph = open_graph();
   assert_ok(weir_stream_set_current(new_stream(0)));
   begin_fails = true;
-  assert_error(INVALID_DEVICE, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_error(INVALID_DEVICE, weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   int capturing = -1;
   assert_ok(weir_current_stream_is_capturing(&capturing));
   assert_int_equal(capturing, 0);
   assert_string_equal(calls, "b");
   /* The graph is empty, and can capture. */
   begin_fails = false;
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   mark(current_stream(0), 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_string_equal(calls, "bbe");
   weir_graph_destroy(graph);
 }
@@ -117,22 +117,22 @@ TEST(begin_fails) {
 TEST(capture_is_refused) {
   weir_graph *graph = open_graph();
   /* The default stream: begin is not called. */
-  assert_error(CAPTURE, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_error(CAPTURE, weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_string_equal(calls, "");
   /* A capture that is abandoned ends once. */
   weir_stream stream = new_stream(0);
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_ok(weir_graph_reset(graph));
   assert_string_equal(calls, "bx");
   /* So does one that ends on the wrong stream. */
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_ok(weir_stream_set_current(default_stream(-1)));
-  assert_error(CAPTURE, weir_graph_capture_end(graph));
+  assert_error(CAPTURE, weir_graph_end_capture(graph));
   assert_string_equal(calls, "bxbx");
   /* And one whose graph is destroyed. */
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   weir_graph_destroy(graph);
   assert_string_equal(calls, "bxbxbxd");
 }
@@ -143,9 +143,9 @@ TEST(replay_fails) {
   assert_error(BAD_STATE, weir_graph_replay(graph));
   assert_string_equal(calls, "");
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   mark(stream, 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   replay_fails = true;
   assert_error(INVALID_DEVICE, weir_graph_replay(graph));
   assert_ok(weir_stream_query(stream)); /* nothing was launched */
@@ -163,9 +163,9 @@ TEST(bad_hooks) {
   assert_ok(weir_graph_create(&graph));
   weir_stream stream = new_stream(0);
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   mark(stream, 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_ok(weir_graph_replay(graph));
   assert_ok(weir_stream_synchronize(stream));
   weir_graph_destroy(graph);

@@ -17,7 +17,7 @@ static weir_graph *new_graph(void) {
 
 static void begin_with(weir_graph *graph, weir_stream stream, weir_capture_mode mode) {
   assert_ok(weir_stream_set_current(stream));
-  assert_ok(weir_graph_capture_begin(graph, own_pool, mode));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, mode));
 }
 
 static int is_capturing(weir_stream stream) {
@@ -31,7 +31,7 @@ static void assert_as_if_never_captured(weir_graph *graph) {
   size_t count = 77;
   weir_pool_id pool = {7, 8};
   assert_error(BAD_STATE, weir_graph_replay(graph));
-  assert_error(BAD_STATE, weir_graph_capture_end(graph));
+  assert_error(BAD_STATE, weir_graph_end_capture(graph));
   assert_error(BAD_STATE, weir_graph_node_count(graph, &count));
   assert_error(BAD_STATE, weir_graph_pool(graph, &pool));
   assert_error(BAD_STATE, weir_graph_debug_dump(graph, "/tmp/never-written"));
@@ -43,7 +43,7 @@ static void assert_as_if_never_captured(weir_graph *graph) {
   forget_marks();
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   mark(stream, 42);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_ok(weir_graph_node_count(graph, &count));
   assert_int_equal(count, 1);
   assert_ok(weir_graph_replay(graph));
@@ -65,11 +65,11 @@ TEST(never_captured) {
 TEST(not_on_the_default_stream) {
   weir_graph *graph = new_graph();
   assert_error_says(CAPTURE, "CUDA graphs must be captured on a non-default stream.",
-                    weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+                    weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   weir_stream external;
   assert_ok(weir_stream_external(0, NULL, &external));
   assert_ok(weir_stream_set_current(external));
-  assert_error_says(CAPTURE, "non-default stream", weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_RELAXED));
+  assert_error_says(CAPTURE, "non-default stream", weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_RELAXED));
   assert_as_if_never_captured(graph);
   weir_graph_destroy(graph);
 }
@@ -78,13 +78,13 @@ TEST(begin_twice) {
   weir_graph *graph = new_graph(), *other = new_graph();
   weir_stream stream = new_stream(0);
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
-  assert_error(BAD_STATE, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_error(BAD_STATE, weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_error(CAPTURE,
-               weir_graph_capture_begin(other, own_pool, WEIR_CAPTURE_GLOBAL)); /* the stream captures already */
+               weir_graph_begin_capture(other, own_pool, WEIR_CAPTURE_GLOBAL)); /* the stream captures already */
   mark(stream, 1);
-  assert_ok(weir_graph_capture_end(graph)); /* without side effects */
-  assert_error_says(BAD_STATE, "weir_graph_reset", weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
-  assert_error(BAD_STATE, weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph)); /* without side effects */
+  assert_error_says(BAD_STATE, "weir_graph_reset", weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_error(BAD_STATE, weir_graph_end_capture(graph));
   assert_ok(weir_graph_replay(graph));
   assert_ok(weir_stream_synchronize(stream));
   assert_marks(1);
@@ -101,7 +101,7 @@ TEST(end_on_another_stream) {
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   mark(stream, 1);
   assert_ok(weir_stream_set_current(other));
-  assert_error_says(CAPTURE, "Capture must end on the same stream it began on.", weir_graph_capture_end(graph));
+  assert_error_says(CAPTURE, "Capture must end on the same stream it began on.", weir_graph_end_capture(graph));
   assert_int_equal(is_capturing(stream), 0);
   assert_as_if_never_captured(graph);
   weir_graph_destroy(graph);
@@ -114,12 +114,12 @@ TEST(end_on_another_device) {
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   mark(stream, 1);
   assert_ok(weir_stream_set_current(new_stream(1)));
-  assert_error(CAPTURE, weir_graph_capture_end(graph));
+  assert_error(CAPTURE, weir_graph_end_capture(graph));
   assert_int_equal(is_capturing(stream), 0);
   int device = -1;
-  assert_ok(weir_device_get(&device));
+  assert_ok(weir_device_get_current(&device));
   assert_int_equal(device, 1);
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   assert_as_if_never_captured(graph);
   weir_graph_destroy(graph);
 }
@@ -135,7 +135,7 @@ static void *end_on_thread(void *data) {
   struct ending *e = data;
   e->status = weir_stream_set_current(e->stream);
   if (e->status == WEIR_OK)
-    e->status = weir_graph_capture_end(e->graph);
+    e->status = weir_graph_end_capture(e->graph);
   snprintf(e->text, sizeof e->text, "%s", weir_last_error());
   return NULL;
 }
@@ -152,9 +152,9 @@ TEST(end_on_another_thread) {
       assert_ok(e.status);
     } else {
       assert_int_equal(e.status, WEIR_ERROR_CAPTURE);
-      assert_memory_equal(e.text, "weir_graph_capture_end: ", 24);
+      assert_memory_equal(e.text, "weir_graph_end_capture: ", 24);
       assert_int_equal(is_capturing(e.stream), 1);
-      assert_ok(weir_graph_capture_end(e.graph));
+      assert_ok(weir_graph_end_capture(e.graph));
     }
     assert_ok(weir_graph_replay(e.graph));
     assert_ok(weir_stream_synchronize(e.stream));
@@ -174,7 +174,7 @@ struct unsafe {
 static void *call_unsafe(void *data) {
   struct unsafe *u = data;
   weir_cu_deviceptr memory = 0;
-  if (weir_device_set(0) != WEIR_OK)
+  if (weir_device_set_current(0) != WEIR_OK)
     return NULL;
   u->allocation = d->MemAlloc(d, &memory, 1024);
   u->query = weir_event_query(u->event);
@@ -199,13 +199,13 @@ TEST(error_options) {
     if (mode == WEIR_CAPTURE_GLOBAL) {
       assert_int_equal(u.allocation, WEIR_CU_STREAM_CAPTURE_UNSUPPORTED);
       assert_int_equal(u.query, WEIR_ERROR_CAPTURE);
-      assert_error(CAPTURE, weir_graph_capture_end(graph));
+      assert_error(CAPTURE, weir_graph_end_capture(graph));
       assert_int_equal(weir_last_driver_result(), WEIR_CU_STREAM_CAPTURE_INVALIDATED);
       assert_as_if_never_captured(graph);
     } else {
       assert_int_equal(u.allocation, WEIR_CU_SUCCESS);
       assert_ok(u.query);
-      assert_ok(weir_graph_capture_end(graph));
+      assert_ok(weir_graph_end_capture(graph));
       forget_marks();
       assert_ok(weir_graph_replay(graph));
       assert_ok(weir_stream_synchronize(stream));
@@ -277,10 +277,10 @@ TEST(unsafe_calls_on_capturing_thread) {
       }
       if (refused) {
         assert_memory_equal(weir_last_error(), "weir_", 5);
-        assert_error(CAPTURE, weir_graph_capture_end(graph));
+        assert_error(CAPTURE, weir_graph_end_capture(graph));
         assert_as_if_never_captured(graph);
       } else {
-        assert_ok(weir_graph_capture_end(graph));
+        assert_ok(weir_graph_end_capture(graph));
       }
       weir_graph_destroy(graph);
     }
@@ -301,7 +301,7 @@ TEST(a_spin_does_not_change_the_rules) {
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   assert_ok(weir_stream_spin(stream, 1));
   assert_error(CAPTURE, weir_event_query(event));
-  assert_error(CAPTURE, weir_graph_capture_end(graph));
+  assert_error(CAPTURE, weir_graph_end_capture(graph));
   assert_as_if_never_captured(graph);
   weir_event_destroy(event);
   weir_graph_destroy(graph);
@@ -325,10 +325,10 @@ TEST(safe_calls_on_capturing_thread) {
     assert_ok(weir_event_record(outside, other));
     assert_ok(weir_stream_create(0, -1, &made));
     assert_ok(weir_device_memory_info(0, &free_bytes, &total_bytes));
-    assert_ok(weir_device_get(&number));
+    assert_ok(weir_device_get_current(&number));
     assert_ok(weir_stream_priority(stream, &number));
     mark(other, 2);
-    assert_ok(weir_graph_capture_end(graph));
+    assert_ok(weir_graph_end_capture(graph));
     weir_event_destroy(event);
     weir_event_destroy(outside);
     weir_graph_destroy(graph);
@@ -346,7 +346,7 @@ TEST(a_stream_that_is_not_joined_back) {
   mark(stream, 1);
   assert_ok(weir_stream_wait_stream(side, stream));
   mark(side, 2);
-  assert_error(CAPTURE, weir_graph_capture_end(graph));
+  assert_error(CAPTURE, weir_graph_end_capture(graph));
   assert_int_equal(weir_last_driver_result(), WEIR_CU_STREAM_CAPTURE_UNJOINED);
   assert_int_equal(is_capturing(stream), 0);
   assert_int_equal(is_capturing(side), 0);
@@ -367,10 +367,10 @@ TEST(a_wait_for_work_outside) {
   mark(stream, 1);
   assert_error(CAPTURE, weir_event_wait(event, stream));
   assert_int_equal(weir_last_driver_result(), WEIR_CU_STREAM_CAPTURE_ISOLATION);
-  assert_error(CAPTURE, weir_graph_capture_end(graph));
+  assert_error(CAPTURE, weir_graph_end_capture(graph));
   begin_with(graph, stream, WEIR_CAPTURE_RELAXED);
   assert_error(CAPTURE, weir_stream_wait_stream(stream, outside));
-  assert_error(CAPTURE, weir_graph_capture_end(graph));
+  assert_error(CAPTURE, weir_graph_end_capture(graph));
   assert_as_if_never_captured(graph);
   weir_event_destroy(event);
   weir_graph_destroy(graph);
@@ -390,7 +390,7 @@ TEST(captured_event_cannot_be_queried) {
     else
       assert_error(CAPTURE, weir_event_synchronize(event));
     assert_int_equal(weir_last_driver_result(), WEIR_CU_CAPTURED_EVENT);
-    assert_error(CAPTURE, weir_graph_capture_end(graph));
+    assert_error(CAPTURE, weir_graph_end_capture(graph));
     assert_ok(weir_event_record(event, stream)); /* outside of the capture it is a normal event */
     assert_ok(weir_event_synchronize(event));
     assert_ok(weir_event_query(event));
@@ -405,11 +405,11 @@ TEST(replay_into_a_capture) {
   weir_stream stream = new_stream(0);
   begin_with(inner, stream, WEIR_CAPTURE_GLOBAL);
   mark(stream, 1);
-  assert_ok(weir_graph_capture_end(inner));
+  assert_ok(weir_graph_end_capture(inner));
   begin_with(outer, stream, WEIR_CAPTURE_RELAXED);
   assert_error(BAD_STATE, weir_graph_replay(outer)); /* itself */
   assert_error(CAPTURE, weir_graph_replay(inner));
-  assert_error(CAPTURE, weir_graph_capture_end(outer));
+  assert_error(CAPTURE, weir_graph_end_capture(outer));
   assert_ok(weir_graph_replay(inner));
   assert_ok(weir_stream_synchronize(stream));
   assert_marks(1);
@@ -521,7 +521,7 @@ TEST(hooks_in_order) {
   assert_int_equal(hooked.pool.first, pool.first);
   assert_int_equal(hooked.pool.second, pool.second);
   mark(stream, 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_string_equal(hooked.letters, "be");
   assert_int_equal(hooked.status_in_end, WEIR_CU_CAPTURE_STATUS_NONE); /* after it ended */
   assert_ok(weir_graph_replay(graph));
@@ -533,10 +533,10 @@ TEST(hooks_in_order) {
   assert_string_equal(hooked.letters, "ber");
 
   weir_pool_id given = weir_graph_pool_handle();
-  assert_ok(weir_graph_capture_begin(graph, given, WEIR_CAPTURE_RELAXED));
+  assert_ok(weir_graph_begin_capture(graph, given, WEIR_CAPTURE_RELAXED));
   assert_int_equal(hooked.pool.second, given.second);
   mark(stream, 2);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   weir_graph_destroy(graph);
   assert_string_equal(hooked.letters, "berber");
 }
@@ -547,19 +547,19 @@ TEST(hooks_of_failed_captures) {
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0), side = new_stream(0);
   /* Fails before it begins. */
-  assert_error(CAPTURE, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_error(CAPTURE, weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_string_equal(hooked.letters, "");
   /* Fails at the end. */
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   assert_ok(weir_stream_wait_stream(side, stream));
   mark(side, 1);
-  assert_error(CAPTURE, weir_graph_capture_end(graph));
+  assert_error(CAPTURE, weir_graph_end_capture(graph));
   assert_string_equal(hooked.letters, "ber");
   assert_int_equal(hooked.status_in_end, WEIR_CU_CAPTURE_STATUS_NONE);
   /* Ended on another stream. */
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   assert_ok(weir_stream_set_current(side));
-  assert_error(CAPTURE, weir_graph_capture_end(graph));
+  assert_error(CAPTURE, weir_graph_end_capture(graph));
   assert_string_equal(hooked.letters, "berber");
   /* Reset, and destroyed, in the middle. */
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
@@ -576,7 +576,7 @@ TEST(a_begin_that_fails_stops_the_capture) {
   weir_stream stream = new_stream(0);
   hooked.answer = WEIR_ERROR_OUT_OF_MEMORY;
   assert_ok(weir_stream_set_current(stream));
-  assert_status(WEIR_ERROR_OUT_OF_MEMORY, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_status(WEIR_ERROR_OUT_OF_MEMORY, weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_int_equal(hooked.letters[0], 'b');
   assert_null(strchr(hooked.letters, 'e'));
   assert_int_equal(is_capturing(stream), 0);
@@ -592,13 +592,13 @@ TEST(hooks_stay_during_a_capture) {
   assert_error(BAD_STATE, weir_graph_set_memory_hooks(NULL));
   assert_error(BAD_STATE, weir_graph_set_memory_hooks(&hooks));
   mark(current_stream(0), 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_string_equal(hooked.letters, "be");
   assert_ok(weir_graph_set_memory_hooks(NULL));
   assert_ok(weir_graph_reset(graph));
   begin_with(graph, current_stream(0), WEIR_CAPTURE_GLOBAL);
   mark(current_stream(0), 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   weir_graph_destroy(graph);
   assert_null(strchr(hooked.letters + 2, 'b')); /* no calls without hooks */
 }
@@ -618,14 +618,14 @@ TEST(new_hooks_get_no_release_of_old_pools) {
   weir_graph *graph = new_graph();
   begin_with(graph, new_stream(0), WEIR_CAPTURE_GLOBAL);
   mark(current_stream(0), 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   others_released = 0;
   assert_ok(weir_graph_set_memory_hooks(&others));
   assert_ok(weir_graph_reset(graph));
   assert_int_equal(others_released, 0);
   begin_with(graph, current_stream(0), WEIR_CAPTURE_GLOBAL);
   mark(current_stream(0), 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   weir_graph_destroy(graph);
   assert_int_equal(others_released, 1);
 }
@@ -643,7 +643,7 @@ TEST(hooks_of_the_shutdown) {
   weir_graph *graph = new_graph();
   begin_with(graph, new_stream(0), WEIR_CAPTURE_GLOBAL);
   mark(current_stream(0), 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   shut_down_clean();
   assert_string_equal(hooked.letters, "ber");
   weir_graph_destroy(graph);
@@ -664,11 +664,11 @@ TEST_SETUP(failing_calls_and_hooks, runtime_setup_fault, teardown_with_hooks) {
     set_hooks();
     assert_ok(weir_fault_nth(fault, cases[i].call, 1, WEIR_CU_OUT_OF_MEMORY, 0));
     if (cases[i].at_begin) {
-      assert_error(OUT_OF_MEMORY, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+      assert_error(OUT_OF_MEMORY, weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
     } else {
-      assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+      assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
       mark(current_stream(0), 1);
-      assert_error(OUT_OF_MEMORY, weir_graph_capture_end(graph));
+      assert_error(OUT_OF_MEMORY, weir_graph_end_capture(graph));
     }
     assert_string_equal(hooked.letters, "ber");
     assert_ok(weir_fault_clear(fault));
@@ -699,7 +699,7 @@ static weir_status use_graphs(void) {
   if (status == WEIR_OK)
     status = weir_stream_set_current(stream);
   if (status == WEIR_OK)
-    status = weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL);
+    status = weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL);
   if (status == WEIR_OK) {
     status = weir_stream_host_function(stream, nothing, NULL);
     if (status == WEIR_OK)
@@ -713,7 +713,7 @@ static weir_status use_graphs(void) {
     if (status == WEIR_OK)
       status = weir_event_wait(event, stream);
     if (status == WEIR_OK)
-      status = weir_graph_capture_end(graph);
+      status = weir_graph_end_capture(graph);
   }
   if (status == WEIR_OK)
     status = weir_graph_node_count(graph, &count);

@@ -70,7 +70,7 @@ TEST(first_use_starts) {
   for (int which = 0;; which++) {
     int number;
     size_t a, b;
-    char text[256];
+    weir_device_properties properties = {.size = sizeof properties};
     weir_stream stream;
     weir_driver *driver;
     assert_int_equal(weir_is_initialized(), 0);
@@ -79,13 +79,13 @@ TEST(first_use_starts) {
       assert_ok(weir_init());
       break;
     case 1:
-      assert_ok(weir_device_get(&number));
+      assert_ok(weir_device_get_current(&number));
       break;
     case 2:
-      assert_ok(weir_device_set(0));
+      assert_ok(weir_device_set_current(0));
       break;
     case 3:
-      assert_ok(weir_device_name(0, text, sizeof text));
+      assert_ok(weir_device_get_properties(0, &properties));
       break;
     case 4:
       assert_ok(weir_device_memory_info(0, &a, &b));
@@ -97,7 +97,7 @@ TEST(first_use_starts) {
       assert_ok(weir_stream_create(0, 0, &stream));
       break;
     case 7:
-      assert_ok(weir_stream_current(0, &stream));
+      assert_ok(weir_stream_get_current(0, &stream));
       break;
     case 8:
       assert_ok(weir_stream_query((weir_stream){.id = 0, .device = 0, .device_type = WEIR_DEVICE_TYPE_GPU}));
@@ -219,7 +219,7 @@ TEST(queued_calls_run_once_in_order) {
   int count;
   assert_ok(weir_device_count(&count));
   assert_int_equal(ran, 0);
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   assert_int_equal(ran, 3);
   for (int i = 0; i < 3; i++)
     assert_int_equal(order[i], numbers[i]);
@@ -246,7 +246,7 @@ TEST(call_after_the_start_passes_its_status) {
   assert_int_equal(weir_is_initialized(), 1);
 }
 
-static weir_status set_wrong_device(void *context) { return weir_device_set(*(int *)context); }
+static weir_status set_wrong_device(void *context) { return weir_device_set_current(*(int *)context); }
 
 TEST(a_queued_call_that_fails_names_its_place) {
   int first = 1, last = 2, device = 1000, count = -7;
@@ -257,7 +257,7 @@ TEST(a_queued_call_that_fails_names_its_place) {
   assert_ok(weir_lazy_call(note, &last, "last.c:3"));
   memset(where, 'x', sizeof where - 1); /* the text was copied */
 
-  assert_error_says(DEFERRED_CALL, "setup.c:42", weir_device_get(&count));
+  assert_error_says(DEFERRED_CALL, "setup.c:42", weir_device_get_current(&count));
   assert_int_equal(count, -7);
   assert_non_null(strstr(weir_last_error(), "1000")); /* the reason */
   assert_null(strstr(weir_last_error(), "last.c:3"));
@@ -304,7 +304,7 @@ TEST(a_failed_start_leaves_nothing) {
   assert_ok(WEIR_LAZY_CALL(fail_until_let, NULL));
   assert_error(DEFERRED_CALL, weir_init());
   weir_soft_census census = {.size = sizeof census};
-  assert_ok(weir_soft_take_census(soft, &census));
+  assert_ok(weir_soft_get_census(soft, &census));
   assert_int_equal(census.contexts, 0);
   may_succeed = true;
   assert_ok(weir_init());
@@ -318,9 +318,9 @@ static weir_status use_everything(void *context) {
   if (status == WEIR_OK)
     status = weir_device_count(&count);
   if (status == WEIR_OK)
-    status = weir_device_get(&device);
+    status = weir_device_get_current(&device);
   if (status == WEIR_OK)
-    status = weir_device_set(count - 1);
+    status = weir_device_set_current(count - 1);
   if (status == WEIR_OK)
     status = weir_stream_create(-1, 0, &stream);
   if (status == WEIR_OK)
@@ -336,7 +336,7 @@ TEST(a_queued_call_may_use_the_runtime) {
   int device = -1, last = devices() - 1;
   shut_down_clean();
   assert_ok(WEIR_LAZY_CALL(use_everything, NULL));
-  assert_ok(weir_device_get(&device)); /* the setting applies to the thread that started it */
+  assert_ok(weir_device_get_current(&device)); /* the setting applies to the thread that started it */
   assert_int_equal(device, last);
   assert_int_not_equal(current_stream(-1).id, 0);
 }
@@ -421,9 +421,9 @@ TEST(objects_outlive_the_runtime) {
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_graph_create(&empty));
   assert_ok(weir_stream_scope_enter(stream, &scope));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   mark(stream, 1);
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   assert_ok(weir_stream_scope_leave(&scope));
   shut_down_clean();
 
@@ -441,7 +441,7 @@ TEST(objects_outlive_the_runtime) {
     assert_ok(weir_init());
     assert_error(INVALID_HANDLE, weir_event_record(event, default_stream(0)));
     assert_error(INVALID_HANDLE, weir_event_wait(event, default_stream(0)));
-    assert_error(INVALID_HANDLE, weir_graph_capture_begin(graph, pool, WEIR_CAPTURE_GLOBAL));
+    assert_error(INVALID_HANDLE, weir_graph_begin_capture(graph, pool, WEIR_CAPTURE_GLOBAL));
     shut_down_clean();
   }
   assert_true(milliseconds == -1);
@@ -483,13 +483,13 @@ static void *live_through_a_shutdown(void *data) {
   weir_device_count(&count);
   weir_stream_create(count - 1, 0, &stream);
   weir_stream_set_current(stream);
-  weir_device_get(&seen->device_before);
-  weir_stream_current(-1, &stream);
+  weir_device_get_current(&seen->device_before);
+  weir_stream_get_current(-1, &stream);
   seen->stream_before = stream.id;
   set_step(seen, 1);
   wait_for_step(seen, 2);
-  weir_device_get(&seen->device_after);
-  weir_stream_current(count - 1, &stream);
+  weir_device_get_current(&seen->device_after);
+  weir_stream_get_current(count - 1, &stream);
   seen->stream_after = stream.id;
   return NULL;
 }
@@ -512,7 +512,7 @@ TEST(shutdown_in_a_context_of_another) {
     assert_ok(weir_shutdown());
     assert_marks(1);
     weir_soft_census census = {.size = sizeof census};
-    assert_ok(weir_soft_take_census(soft, &census));
+    assert_ok(weir_soft_get_census(soft, &census));
     assert_int_equal(census.contexts, 1);
     assert_int_equal(census.streams, 0);
     assert_int_equal(census.events, 0);
@@ -532,7 +532,7 @@ TEST(new_runtime_has_fresh_state) {
   assert_ok(weir_stream_set_current(new_stream(last)));
   shut_down_clean();
 
-  assert_ok(weir_device_get(&device));
+  assert_ok(weir_device_get_current(&device));
   assert_int_equal(device, 0);
   assert_int_equal(current_stream(last).id, 0);
   set_step(&seen, 2);
@@ -553,11 +553,11 @@ TEST(a_capture_that_is_under_way_ends_with_the_runtime) {
   weir_graph *graph;
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(new_stream(0)));
-  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   mark(current_stream(0), 1);
   shut_down_clean();
   assert_int_equal(mark_count(), 0);
-  assert_error(INVALID_HANDLE, weir_graph_capture_end(graph));
+  assert_error(INVALID_HANDLE, weir_graph_end_capture(graph));
   weir_graph_destroy(graph);
   /* The thread may make calls that a capture forbids. */
   free_device_memory(0, device_memory(0, 100));
@@ -575,7 +575,7 @@ static void *begin_and_leave(void *data) {
   if (*status == WEIR_OK)
     *status = weir_stream_set_current(stream);
   if (*status == WEIR_OK)
-    *status = weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL);
+    *status = weir_graph_begin_capture(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL);
   if (*status == WEIR_OK)
     *status = weir_stream_spin(stream, 10);
   left_graph = graph;
@@ -616,7 +616,7 @@ TEST_SETUP(profiler, runtime_setup_fault, runtime_teardown) {
   check_profiler_calls(1, 0);
   assert_ok(weir_profiler_stop());
   check_profiler_calls(1, 1);
-  assert_ok(weir_device_get(&device));
+  assert_ok(weir_device_get_current(&device));
   assert_int_equal(device, 0);
   assert_ok(weir_fault_nth(fault, WEIR_CALL_ProfilerStart, 1, WEIR_CU_NOT_PERMITTED, 0));
   assert_int_not_equal(weir_profiler_start(), WEIR_OK);
@@ -640,7 +640,7 @@ static weir_status start_and_look(void) {
   if (status == WEIR_OK)
     status = weir_device_count(&count);
   for (int i = 0; i < count && status == WEIR_OK; i++) {
-    status = weir_device_set(i);
+    status = weir_device_set_current(i);
     if (status == WEIR_OK)
       status = weir_device_has_primary_context(i, &has);
     if (status == WEIR_OK)
@@ -651,7 +651,7 @@ static weir_status start_and_look(void) {
   if (status == WEIR_OK)
     status = weir_profiler_stop();
   if (status == WEIR_OK)
-    status = weir_device_set(0);
+    status = weir_device_set_current(0);
   return status;
 }
 

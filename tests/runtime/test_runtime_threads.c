@@ -107,16 +107,16 @@ static void start_somehow(struct worker *worker) {
     thread_ok(weir_init());
     break;
   case 1:
-    thread_ok(weir_device_get(&number));
+    thread_ok(weir_device_get_current(&number));
     break;
   case 2:
-    thread_ok(weir_device_set(0));
+    thread_ok(weir_device_set_current(0));
     break;
   case 3:
     thread_ok(weir_stream_create(0, 0, &stream));
     break;
   case 4:
-    thread_ok(weir_stream_current(0, &stream));
+    thread_ok(weir_stream_get_current(0, &stream));
     break;
   case 5:
     thread_ok(weir_get_driver(&driver));
@@ -192,7 +192,7 @@ TEST(calls_are_queued_during_the_start) {
 static void touch_everything(struct worker *worker) {
   int last = *(int *)worker->data;
   weir_stream stream, other;
-  thread_ok(weir_device_set(worker->number % 2 ? last : 0));
+  thread_ok(weir_device_set_current(worker->number % 2 ? last : 0));
   thread_ok(weir_stream_create(last, 0, &stream));
   thread_ok(weir_stream_create(0, 0, &other));
   thread_ok(weir_stream_spin(stream, 10));
@@ -296,13 +296,13 @@ static void keep_to_itself(struct worker *worker) {
   thread_ok(weir_stream_set_current(stream));
   for (int i = 0; i < 200; i++) {
     weir_stream_scope scope;
-    thread_ok(weir_device_get(&device));
+    thread_ok(weir_device_get_current(&device));
     thread_check(device == mine);
-    thread_ok(weir_stream_current(-1, &found));
+    thread_ok(weir_stream_get_current(-1, &found));
     thread_check(weir_stream_equal(found, stream));
     thread_ok(weir_stream_default(last - mine, &found));
     thread_ok(weir_stream_scope_enter(found, &scope));
-    thread_ok(weir_device_get(&device));
+    thread_ok(weir_device_get_current(&device));
     thread_check(device == last - mine);
     thread_ok(weir_stream_scope_leave(&scope));
   }
@@ -312,7 +312,7 @@ TEST(current_state_is_per_thread) {
   int last = devices() - 1;
   all_succeed(THREADS, keep_to_itself, &last);
   int device = -1;
-  assert_ok(weir_device_get(&device));
+  assert_ok(weir_device_get_current(&device));
   assert_int_equal(device, 0);
   assert_int_equal(current_stream(0).id, 0);
 }
@@ -321,7 +321,7 @@ static void fail_in_own_words(struct worker *worker) {
   char number[16];
   snprintf(number, sizeof number, "%d", 1000 + worker->number);
   for (int i = 0; i < 100; i++) {
-    thread_check(weir_device_set(1000 + worker->number) == WEIR_ERROR_INVALID_DEVICE);
+    thread_check(weir_device_set_current(1000 + worker->number) == WEIR_ERROR_INVALID_DEVICE);
     thread_check(strstr(weir_last_error(), number) != NULL);
     thread_check(weir_last_driver_result() == 0);
   }
@@ -331,7 +331,7 @@ TEST(each_thread_has_its_own_text) {
   assert_ok(weir_init());
   clear_last_error();
   all_succeed(THREADS, fail_in_own_words, NULL);
-  assert_null(strstr(weir_last_error(), "weir_device_set"));
+  assert_null(strstr(weir_last_error(), "weir_device_set_current"));
 }
 
 /* ---- Work ---- */
@@ -399,10 +399,10 @@ static void capture_and_replay(struct worker *worker) {
   thread_ok(weir_stream_set_current(stream));
   for (int i = 0; i < 10; i++) {
     int before = __atomic_load_n(&replayed[worker->number], __ATOMIC_SEQ_CST);
-    thread_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_THREAD_LOCAL));
+    thread_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_THREAD_LOCAL));
     for (int j = 0; j <= i % 3; j++)
       thread_ok(weir_stream_host_function(stream, count_replay, &replayed[worker->number]));
-    thread_ok(weir_graph_capture_end(graph));
+    thread_ok(weir_graph_end_capture(graph));
     thread_ok(weir_graph_node_count(graph, &nodes));
     thread_check(nodes == (size_t)(i % 3 + 1));
     thread_check(__atomic_load_n(&replayed[worker->number], __ATOMIC_SEQ_CST) == before);
@@ -438,10 +438,10 @@ TEST(all_threads_replay_one_graph) {
   assert_ok(weir_stream_set_current(new_stream(0)));
   assert_ok(weir_fill32_async(memory, 0, WORDS, current_stream(0)));
   assert_ok(weir_stream_synchronize(current_stream(0)));
-  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_cu(launch_add(memory, memory, 1, WORDS, current_stream(0)));
   assert_cu(launch_add(memory, memory, 2, WORDS, current_stream(0)));
-  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_end_capture(graph));
   all_succeed(8, replay_shared, graph);
   assert_ok(weir_copy(host, memory, sizeof host, current_stream(0)));
   for (int i = 0; i < WORDS; i++)

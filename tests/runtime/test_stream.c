@@ -11,7 +11,7 @@
 
 static int current_device(void) {
   int device = -1;
-  assert_ok(weir_device_get(&device));
+  assert_ok(weir_device_get_current(&device));
   return device;
 }
 
@@ -129,7 +129,7 @@ TEST(each_device_has_pools) {
   assert_cu(d->CtxGetDevice(d, &device));
   assert_int_equal(device, 1);
 
-  assert_ok(weir_device_set(1));
+  assert_ok(weir_device_set_current(1));
   assert_int_equal(new_stream(-1).device, 1);
   assert_false(weir_stream_equal(default_stream(0), default_stream(1)));
 }
@@ -238,7 +238,7 @@ TEST(external) {
   int last = devices() - 1;
   weir_cu_stream raw;
   weir_stream stream, again;
-  assert_ok(weir_device_set(last));
+  assert_ok(weir_device_set_current(last));
   assert_cu(d->StreamCreateWithPriority(d, &raw, WEIR_CU_STREAM_NON_BLOCKING, -1));
   assert_ok(weir_stream_external(last, raw, &stream));
   assert_ok(weir_stream_external(-1, raw, &again));
@@ -277,9 +277,9 @@ TEST_SETUP(conversions_call_no_driver, runtime_setup_fault, runtime_teardown) {
   weir_stream own = new_stream(1), unpacked, back, none = default_stream(1), from_null;
   assert_ok(weir_stream_unpack(own.id, own.device, own.device_type, &unpacked));
   weir_cu_stream raw, made, null = raw_of(own);
-  assert_ok(weir_device_set(1));
+  assert_ok(weir_device_set_current(1));
   assert_cu(d->StreamCreateWithPriority(d, &made, WEIR_CU_STREAM_NON_BLOCKING, 0));
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   unsigned long before, after;
   assert_ok(weir_fault_counts(fault, WEIR_CALL_COUNT, &before, NULL));
   assert_ok(weir_stream_raw(unpacked, &raw));
@@ -324,7 +324,7 @@ TEST(set_current_switches_the_device) {
   assert_int_equal(current_device(), 1);
   assert_stream_equal(current_stream(-1), one);
   assert_stream_equal(current_stream(0), zero); /* each device has its own */
-  assert_ok(weir_device_set(0));
+  assert_ok(weir_device_set_current(0));
   assert_stream_equal(current_stream(-1), zero);
   assert_stream_equal(current_stream(1), one);
   assert_ok(weir_stream_set_current(default_stream(0)));
@@ -339,11 +339,11 @@ struct streams {
 
 static void *set_in_thread(void *data) {
   struct streams *s = data;
-  s->status = weir_stream_current(s->given.device, &s->before);
+  s->status = weir_stream_get_current(s->given.device, &s->before);
   if (s->status == WEIR_OK)
     s->status = weir_stream_set_current(s->given);
   if (s->status == WEIR_OK)
-    s->status = weir_stream_current(s->given.device, &s->after);
+    s->status = weir_stream_get_current(s->given.device, &s->after);
   return NULL;
 }
 
@@ -382,7 +382,7 @@ TEST(scope_restores_device_and_both_streams) {
   assert_int_equal(current_device(), 1);
   assert_stream_equal(current_stream(1), inside);
   assert_stream_equal(current_stream(0), zero);
-  assert_ok(weir_device_set(0)); /* changes inside do not matter */
+  assert_ok(weir_device_set_current(0)); /* changes inside do not matter */
   assert_ok(weir_stream_set_current(new_stream(0)));
   assert_ok(weir_stream_scope_leave(&scope));
   assert_int_equal(current_device(), 0);

@@ -96,7 +96,7 @@ TEST(wait_stream_of_another_device) {
     assert_marks(1, 2);
   }
   int device = -1;
-  assert_ok(weir_device_get(&device));
+  assert_ok(weir_device_get_current(&device));
   assert_int_equal(device, 0);
 }
 

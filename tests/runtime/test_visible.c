@@ -215,12 +215,13 @@ static void compare_counts(void *data) {
 static char first_uuid[48];
 static void find_uuid(void *data) {
   int out = *(int *)data;
-  char text[48];
+  weir_device_properties p;
+  weir_device_properties_init(&p);
   choose_driver_by_environment();
-  child_assert(weir_device_uuid(0, text, sizeof text) == WEIR_OK);
+  child_assert(weir_device_get_properties(0, &p) == WEIR_OK);
   FILE *file = fdopen(out, "w");
   child_assert(file != NULL);
-  child_assert(fwrite(text, 1, 40, file) == 40);
+  child_assert(fwrite(p.uuid, 1, 40, file) == 40);
   child_assert(fclose(file) == 0);
   child_assert(weir_shutdown() == WEIR_OK);
 }
@@ -287,13 +288,11 @@ TEST_SETUP(count_follows_the_variable_until_the_start, runtime_setup_four, runti
   assert_ok(weir_init());
   assert_int_equal(count_with("0"), 3);
   assert_int_equal(count_with(NULL), 3);
-  assert_ok(weir_device_set(2));
-  assert_error(INVALID_DEVICE, weir_device_set(3));
+  assert_ok(weir_device_set_current(2));
+  assert_error(INVALID_DEVICE, weir_device_set_current(3));
   shut_down_clean();
   assert_int_equal(count_with(NULL), 4);
 }
-
-static void uuid_of(int device, char text[48]) { assert_ok(weir_device_uuid(device, text, 48)); }
 
 TEST_SETUP(devices_are_numbered_anew, runtime_setup_four, runtime_teardown) {
   NEED_SOFT("NVIDIA's driver reads the variable once in a process");
@@ -358,10 +357,10 @@ TEST_SETUP(no_visible_device, runtime_setup_four, runtime_teardown) {
   setenv("CUDA_VISIBLE_DEVICES", "nothing", 1);
   int device = -7;
   assert_error_says(NO_DEVICE, "nothing", weir_init());
-  assert_error(NO_DEVICE, weir_device_get(&device));
+  assert_error(NO_DEVICE, weir_device_get_current(&device));
   assert_int_equal(device, -7);
   assert_int_equal(weir_is_initialized(), 0);
   unsetenv("CUDA_VISIBLE_DEVICES");
-  assert_ok(weir_device_get(&device));
+  assert_ok(weir_device_get_current(&device));
   assert_int_equal(device, 0);
 }

@@ -170,6 +170,14 @@ weir_allocator_stats stats_of(int device) {
   return stats;
 }
 
+void assert_backend(const char *name) {
+  char text[64];
+  size_t length;
+  assert_ok(weir_allocator_backend(allocator, text, sizeof text, &length));
+  assert_string_equal(text, name);
+  assert_int_equal(length, strlen(name));
+}
+
 int64_t reserved(void) { return stats_of(0).reserved_bytes[WEIR_STAT_ALL].current; }
 int64_t allocated(void) { return stats_of(0).allocated_bytes[WEIR_STAT_ALL].current; }
 int64_t active(void) { return stats_of(0).active_bytes[WEIR_STAT_ALL].current; }

@@ -87,6 +87,9 @@ weir__segment *segment_at(const void *pointer);
 /* The private pool of a live pointer; {0, 0} if it is in a default pool. */
 weir_pool_id pool_of(const void *pointer);
 
+/* The name of the back end. */
+void assert_backend(const char *name);
+
 /* The number of driver calls of one kind, or of all kinds with WEIR_CALL_COUNT. */
 unsigned long calls(weir_driver_call call);
 

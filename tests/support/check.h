@@ -3,7 +3,7 @@
  * error.
  *
  *     assert_ok(weir_stream_synchronize(stream));
- *     assert_error(INVALID_DEVICE, weir_device_set(1000));
+ *     assert_error(INVALID_DEVICE, weir_device_set_current(1000));
  *     assert_cu(d->MemAlloc(d, &p, 100));
  *     assert_cu_error(INVALID_VALUE, d->MemFree(d, p + 8));
  *

@@ -199,7 +199,7 @@ static void check_nothing_left(unsigned long long kept) {
     if (kept >> i & 1)
       assert_cu(soft->DevicePrimaryCtxRelease(soft, i));
   weir_soft_census c = {.size = sizeof c};
-  assert_ok(weir_soft_take_census(soft, &c));
+  assert_ok(weir_soft_get_census(soft, &c));
   assert_int_equal(c.contexts, 0);
 }
 
@@ -212,7 +212,7 @@ static void free_kernels(void) {
     if (!kernels[i].module)
       continue;
     assert_ok(weir_device_synchronize(i));
-    assert_ok(weir_device_set(i));
+    assert_ok(weir_device_set_current(i));
     assert_cu(d->ModuleUnload(d, kernels[i].module));
     kernels[i].module = NULL;
   }
@@ -231,7 +231,7 @@ void shut_down_clean(void) {
 int runtime_teardown(void **state) {
   (void)state;
   weir_log_set_sink(NULL, NULL);
-  assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
+  assert_ok(weir_set_sync_debug(WEIR_SYNC_DEBUG_DEFAULT));
   shut_down_clean();
   assert_ok(weir_use_driver(NULL));
   if (has_driver) {
@@ -283,7 +283,7 @@ weir_stream default_stream(int device) {
 
 weir_stream current_stream(int device) {
   weir_stream stream;
-  assert_ok(weir_stream_current(device, &stream));
+  assert_ok(weir_stream_get_current(device, &stream));
   return stream;
 }
 
@@ -294,6 +294,13 @@ weir_cu_stream raw_of(weir_stream stream) {
 }
 
 /* Driver calls need the context of the device to be current. */
+void uuid_of(int device, char text[48]) {
+  weir_device_properties properties;
+  weir_device_properties_init(&properties);
+  assert_ok(weir_device_get_properties(device, &properties));
+  memcpy(text, properties.uuid, sizeof properties.uuid);
+}
+
 void *device_memory(int device, size_t bytes) {
   int previous;
   weir_cu_deviceptr pointer;
@@ -313,8 +320,8 @@ void free_device_memory(int device, void *memory) {
 void *pinned_memory(size_t bytes) {
   int device;
   void *pointer;
-  assert_ok(weir_device_get(&device));
-  assert_ok(weir_device_set(device));
+  assert_ok(weir_device_get_current(&device));
+  assert_ok(weir_device_set_current(device));
   assert_cu(d->MemHostAlloc(d, &pointer, bytes, WEIR_CU_MEMHOSTALLOC_PORTABLE));
   return pointer;
 }

@@ -4,7 +4,7 @@
  *     TEST(it) {
  *       weir_stream stream = new_stream(0);
  *       assert_ok(weir_stream_synchronize(stream));
- *       assert_error(INVALID_DEVICE, weir_device_set(1000));
+ *       assert_error(INVALID_DEVICE, weir_device_set_current(1000));
  *     }
  *     FIXTURE(.setup = runtime_setup, .teardown = runtime_teardown)
  *
@@ -71,6 +71,8 @@ void *device_memory(int device, size_t bytes);
 void free_device_memory(int device, void *memory);
 void *pinned_memory(size_t bytes);
 void free_pinned_memory(void *memory);
+
+void uuid_of(int device, char text[48]);
 
 /* Synchronizes the device and checks every byte. */
 #define assert_filled(device, memory, value, bytes)                                                                    \

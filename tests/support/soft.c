@@ -126,7 +126,7 @@ uint64_t soft_now(void) {
 
 weir_soft_census soft_census(void) {
   weir_soft_census census = {.size = sizeof census};
-  assert_ok(weir_soft_take_census(d, &census));
+  assert_ok(weir_soft_get_census(d, &census));
   return census;
 }
 

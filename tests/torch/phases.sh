@@ -83,8 +83,8 @@ static void pair(size_t bytes) {
 }
 int main() {
   weir_driver *driver;
-  weir_set_stack_hook(frames, nullptr);
-  if (weir_device_set(0) || weir_get_driver(&driver) || weir_allocator_create(driver, nullptr, &allocator))
+  weir_stack_set_hook(frames, nullptr);
+  if (weir_device_set_current(0) || weir_get_driver(&driver) || weir_allocator_create(driver, nullptr, &allocator))
     return 1;
   weir_torch::follow_ranges();
   weir_torch::follow_ranges(); // once only

@@ -218,7 +218,7 @@ struct Before final : at::HostAllocator {
 static unsigned long registrations() {
   weir_soft_census census = {};
   census.size = sizeof census;
-  weir_soft_take_census(driver, &census);
+  weir_soft_get_census(driver, &census);
   return census.registrations;
 }
 

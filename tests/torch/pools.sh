@@ -196,7 +196,7 @@ int main() {
   weir_allocator_options options;
   weir_allocator_options_init(&options);
   options.conf = "";
-  if (weir_device_set(0) || weir_get_driver(&soft) || weir_driver_open_fault(soft, &driver) ||
+  if (weir_device_set_current(0) || weir_get_driver(&soft) || weir_driver_open_fault(soft, &driver) ||
       weir_allocator_create(driver, &options, &adapter.weir_))
     return 1;
   {

@@ -96,7 +96,7 @@ int main() {
   weir_allocator_options_init(&options);
   std::string before = settings_of_torch();
   options.conf = before.c_str();
-  if (weir_device_set(0) || weir_get_driver(&driver) || weir_allocator_create(driver, &options, &allocator))
+  if (weir_device_set_current(0) || weir_get_driver(&driver) || weir_allocator_create(driver, &options, &allocator))
     return 1;
   EQUAL(now(), "max_non_split_rounding_mb:20");
   configure("moving_pages:True");

@@ -95,7 +95,7 @@ int main() {
   weir_allocator_options_init(&options);
   options.conf = "moving_pages:True";
   Allocator adapter;
-  if (weir_device_set(0) || weir_get_driver(&driver) || weir_allocator_create(driver, &options, &adapter.weir_))
+  if (weir_device_set_current(0) || weir_get_driver(&driver) || weir_allocator_create(driver, &options, &adapter.weir_))
     return 1;
   void *equal, *varied = nullptr;
   EXPECT(!weir_allocator_alloc(adapter.weir_, 0, 2 * mib, nullptr, &equal));

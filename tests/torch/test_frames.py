@@ -28,7 +28,7 @@ weir.weir_allocator_free.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 weir.weir_history_enter_phase.restype = ctypes.c_uint32
 weir.weir_history_text.restype = ctypes.c_uint32
 driver, allocator = ctypes.c_void_p(), ctypes.c_void_p()
-assert weir.weir_device_set(0) == 0 and weir.weir_get_driver(ctypes.byref(driver)) == 0
+assert weir.weir_device_set_current(0) == 0 and weir.weir_get_driver(ctypes.byref(driver)) == 0
 assert weir.weir_allocator_create(driver, None, ctypes.byref(allocator)) == 0
 
 def take(size):

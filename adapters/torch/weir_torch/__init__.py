@@ -176,7 +176,7 @@ def memory_stats(device=None):
     weir.weir_stats_name.restype, weir.weir_stats_name.argtypes = ctypes.c_char_p, [ctypes.c_size_t]
     while name := weir.weir_stats_name(len(stats)):
         value = ctypes.c_int64()
-        _call("weir_allocator_get_stat", number, name, ctypes.byref(value))
+        _call("weir_allocator_stat", number, name, ctypes.byref(value))
         stats[name.decode()] = value.value
     return stats
 

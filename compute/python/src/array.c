@@ -97,7 +97,7 @@ int pyweir_place_stream(weir_place place, weir_stream *stream) {
     *stream = (weir_stream){0};
     return 0;
   }
-  return pyweir->check(weir_stream_current(place.device, stream));
+  return pyweir->check(weir_stream_get_current(place.device, stream));
 }
 
 int pyweir_array_stream(const weir_array *array, weir_stream *stream) {

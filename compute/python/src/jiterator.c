@@ -149,7 +149,7 @@ static weir_status launch(const function_object *self, const call *c, const weir
   weir_stream stream;
   weir_jit_operand operands[WEIR_JIT_MAX_OUTPUTS];
   int64_t strides[WEIR_ARRAY_MAX_DIMS] = {0};
-  weir_status status = weir_stream_current(c->place.device, &stream);
+  weir_status status = weir_stream_get_current(c->place.device, &stream);
   int made = 0;
   for (; status == WEIR_OK && made < self->output_count; made++) {
     status = weir_array_empty(c->place, c->dtype, c->rank, c->shape, stream, &outputs[made]);

@@ -135,7 +135,7 @@ static PyObject *get_function(PyObject *self, PyObject *name) {
   if (!text)
     return NULL;
   weir_module *module = ((module_object *)self)->it;
-  PYWEIR_CALL(status, weir_module_get_kernel(module, text, &found));
+  PYWEIR_CALL(status, weir_module_kernel(module, text, &found));
   if (pyweir->check(status) != 0)
     return NULL;
   weir_kernel_attributes attributes;
@@ -504,7 +504,7 @@ static weir_status time_bare_launches(int device, int repeats, double *best) {
   weir_cu_function function;
   weir_status status = weir_get_driver(&driver);
   if (status == WEIR_OK)
-    status = weir_stream_current(device, &stream);
+    status = weir_stream_get_current(device, &stream);
   if (status == WEIR_OK)
     status = weir_stream_raw(stream, &raw);
   if (status != WEIR_OK)

@@ -48,7 +48,7 @@ static const char open_name[] = "weir.nvtx range", ended_name[] = "weir.nvtx ran
 static int stream_of(PyObject *raw, weir_stream *stream) {
   void *handle = PyLong_AsVoidPtr(raw);
   int device;
-  if (PyErr_Occurred() || pyweir_ensure_init() != 0 || pyweir->check(weir_device_get(&device)) != 0)
+  if (PyErr_Occurred() || pyweir_ensure_init() != 0 || pyweir->check(weir_device_get_current(&device)) != 0)
     return -1;
   return pyweir->check(weir_stream_external(device, handle, stream));
 }

@@ -1,5 +1,6 @@
 #include "alloc/backends/backend.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +49,7 @@ weir_status weir__backend_new(const char *caller, weir_allocator *allocator, con
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
   }
   state->calls = calls;
-  state->name = name;
+  state->port.name = name;
   state->devices = devices;
   state->port.calls = &port_calls;
   state->port.is_async = !backend;
@@ -68,12 +69,20 @@ void weir__backend_delete(weir_allocator *allocator) {
   weir__rangemap_clear(&backend->port.pointers);
   weir__mutex_destroy(&backend->port.lock);
   free(backend->devices);
-  free(backend->name);
+  free(backend->port.name);
   free(backend);
 }
 
-const char *weir_allocator_backend(const weir_allocator *allocator) {
-  return allocator && allocator->backend ? weir__backend_of(allocator)->name : "native";
+weir_status weir_allocator_backend(const weir_allocator *allocator, char *text, size_t size, size_t *length) {
+  WEIR__CHECK_ARGUMENT(allocator);
+  if (size && !text)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", __func__);
+  const char *name = weir__backend_name(allocator);
+  if (size)
+    snprintf(text, size, "%s", name);
+  if (length)
+    *length = strlen(name);
+  return WEIR_OK;
 }
 
 /* ---- Bookkeeping. The heap's lock is held ---- */
@@ -127,7 +136,7 @@ forget_memory:
 no_memory:
   if (overlaps)
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s returned memory at %p that is already in use", caller,
-                      weir__backend_of(heap->allocator)->name, (void *)base);
+                      backend->name, (void *)base);
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
 }
 

@@ -28,7 +28,6 @@ typedef struct weir__async_device {
 typedef struct weir__backend_state {
   weir__backend_port port; /* first */
   weir_backend calls;      /* alloc is NULL for the driver's stream-ordered memory */
-  char *name;
   weir__async_device *devices;
 } weir__backend_state;
 

@@ -41,6 +41,7 @@ typedef struct weir__backend_calls {
 /* The first member of the back end's own state. */
 struct weir__backend_port {
   const weir__backend_calls *calls;
+  char *name;
   bool is_async; /* the driver's stream-ordered memory */
   weir__mutex lock;
   weir__rangemap pointers; /* live memory -> its arena; guarded by the lock, which is a leaf */
@@ -63,6 +64,10 @@ static inline weir__arena *weir__arena_of(weir_allocator *allocator, uint64_t ad
 }
 static inline weir__arena *weir__block_arena(const weir__heap *heap, const weir__block *block) {
   return weir__arena_of(heap->allocator, block->address);
+}
+
+static inline const char *weir__backend_name(const weir_allocator *allocator) {
+  return allocator->backend ? allocator->backend->name : "native";
 }
 
 static inline bool weir__backend_is_async(const weir_allocator *allocator) {

@@ -312,7 +312,7 @@ struct weir_allocator {
   weir__rangemap uncached;            /* memory allocated with caching off -> its heap; guarded by uncached_lock */
   _Atomic(weir__recorder *) history;  /* NULL until something is recorded; stays until the end */
   const weir__recording_hooks *hooks; /* NULL if there is no ring file */
-  _Atomic(weir_witness) witness;      /* called within operations, with all locks held; NULL if there is none */
+  _Atomic(weir_witness_fn) witness;   /* called within operations, with all locks held; NULL if there is none */
   void *witness_context;              /* written before it, under witness_lock */
   atomic_bool witnesses_segments;     /* the witness is called for segments alone */
   weir__lock witness_lock;            /* of the witness, and of what is traced */

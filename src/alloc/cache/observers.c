@@ -145,13 +145,13 @@ weir_status weir_allocator_detach(weir_allocator *allocator, const weir_observer
 
 /* ---- The witness ---- */
 
-weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_witness witness, void *context,
+weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_witness_fn witness, void *context,
                                        weir_witness_scope scope) {
   WEIR__CHECK_ALLOCATOR(allocator);
   if ((unsigned)scope > WEIR_WITNESS_SEGMENTS)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: unknown scope %d", __func__, (int)scope);
   weir__lock_acquire(&allocator->witness_lock);
-  weir_witness before = atomic_load(&allocator->witness);
+  weir_witness_fn before = atomic_load(&allocator->witness);
   /* A call of the previous witness may be under way: it must not get another context. */
   bool taken = witness && before && (before != witness || allocator->witness_context != context);
   if (!taken) {

@@ -234,7 +234,7 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, uint6
                       WEIR__UNIT);
   if (allocator->backend)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s does not support allocation at an address",
-                      __func__, weir_allocator_backend(allocator));
+                      __func__, weir__backend_name(allocator));
   const weir__settings *settings = weir__settings_of(heap);
   uint64_t size = weir__round_bytes(settings, bytes);
   weir__private_pool *owner = weir__slow_reasons(heap) & WEIR__SLOW_ROUTED ? weir__route_enter(heap, stream) : NULL;

@@ -85,7 +85,7 @@ static void report(weir__arena *arena, weir_trace_action action, uint64_t addres
                             .bytes = bytes,
                             .stream = arena->stream,
                             .pool = arena->pool->owner ? arena->pool->owner->id : (weir_pool_id){0, 0}};
-  weir_witness witness = atomic_load_explicit(&allocator->witness, memory_order_acquire);
+  weir_witness_fn witness = atomic_load_explicit(&allocator->witness, memory_order_acquire);
   if (witness)
     witness(allocator->witness_context, &entry);
   /* Operations that began before tracing was turned on are not reported. */

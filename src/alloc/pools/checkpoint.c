@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "alloc/cache/arena.h"
+#include "alloc/cache/backend_port.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uses.h"
@@ -160,7 +161,7 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
   WEIR__CHECK_ARGUMENT(checkpoint);
   if (allocator->backend)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s does not support checkpoints", __func__,
-                      weir_allocator_backend(allocator));
+                      weir__backend_name(allocator));
   weir_checkpoint *made = calloc(1, sizeof *made);
   weir_status status = WEIR_OK;
   weir__mutex_lock(&heap->lock);

@@ -179,7 +179,7 @@ static weir_status begin(const char *caller, weir_allocator *allocator, int devi
   return WEIR_OK;
 }
 
-weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_pool_filter filter,
+weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_pool_filter_fn filter,
                             void *context) {
   weir__route route = {.filter = filter, .context = context};
   return begin(__func__, allocator, device, id, &route);
@@ -220,11 +220,11 @@ weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id
 
 weir_status weir__capture_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_cu_stream stream) {
   weir__route route = {.is_capture = true, .origin = stream};
-  return begin("weir_graph_capture_begin", allocator, device, id, &route);
+  return begin("weir_graph_begin_capture", allocator, device, id, &route);
 }
 
 void weir__capture_end(weir_allocator *allocator, int device, weir_pool_id id) {
-  end("weir_graph_capture_end", allocator, device, id, true);
+  end("weir_graph_end_capture", allocator, device, id, true);
 }
 
 weir_status weir_allocator_pools(weir_allocator *allocator, int device, int with_gone, weir_pool_id *pools, size_t room,

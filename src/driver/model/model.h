@@ -94,7 +94,7 @@ typedef struct model_image {
 /* A kernel that a module may have an entry for. */
 typedef struct model_kernel {
   const char *name;
-  weir_soft_kernel function; /* NULL for one that spins for as many cycles as its only parameter says */
+  weir_soft_kernel_fn function; /* NULL for one that spins for as many cycles as its only parameter says */
   int param_count;
   const size_t *param_bytes;
   unsigned shared_bytes; /* static shared memory */

@@ -706,14 +706,14 @@ static struct soft *stepped_soft(weir_driver *driver, const char *caller, weir_s
   return *status ? NULL : soft;
 }
 
-weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned long count, unsigned long *done) {
+weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, uint64_t count, uint64_t *done) {
   weir_status status;
   struct soft *soft = stepped_soft(driver, __func__, &status);
   if (!soft)
     return status;
   weir__mutex_lock(&soft->lock);
   struct soft_stream *stream = find_stream(soft, handle, __func__);
-  unsigned long n = 0;
+  uint64_t n = 0;
   if (stream) {
     stream->waits++;
     while (n < count && stream->first && !stream->running && run_one(soft, stream))
@@ -738,12 +738,12 @@ static bool step_any(struct soft *soft) {
   return false;
 }
 
-weir_status weir_soft_step_all(weir_driver *driver, unsigned long *done) {
+weir_status weir_soft_step_all(weir_driver *driver, uint64_t *done) {
   weir_status status;
   struct soft *soft = stepped_soft(driver, __func__, &status);
   if (!soft)
     return status;
-  unsigned long n = 0;
+  uint64_t n = 0;
   weir__mutex_lock(&soft->lock);
   while (step_any(soft))
     n++;
@@ -753,7 +753,7 @@ weir_status weir_soft_step_all(weir_driver *driver, unsigned long *done) {
   return WEIR_OK;
 }
 
-weir_status weir_soft_pending(weir_driver *driver, weir_cu_stream handle, unsigned long *pieces) {
+weir_status weir_soft_pending(weir_driver *driver, weir_cu_stream handle, uint64_t *pieces) {
   struct soft *soft = weir__soft_of(driver, __func__);
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;

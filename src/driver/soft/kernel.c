@@ -22,8 +22,8 @@ static weir_status check_params(const char *caller, int count, const size_t *byt
   return WEIR_OK;
 }
 
-weir_status weir_soft_register_kernel(weir_driver *driver, const char *name, weir_soft_kernel function, int param_count,
-                                      const size_t *param_bytes) {
+weir_status weir_soft_register_kernel(weir_driver *driver, const char *name, weir_soft_kernel_fn function,
+                                      int param_count, const size_t *param_bytes) {
   struct soft *soft = weir__soft_of(driver, __func__);
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;

@@ -295,8 +295,8 @@ struct soft *weir__soft_of(weir_driver *driver, const char *caller) {
   return NULL;
 }
 
-static unsigned long count_live(const weir__handles *table) {
-  unsigned long count = 0;
+static uint64_t count_live(const weir__handles *table) {
+  uint64_t count = 0;
   for (uint32_t index = 0; weir__handles_next(table, &index);)
     count++;
   return count;
@@ -304,7 +304,7 @@ static unsigned long count_live(const weir__handles *table) {
 
 static void count_range(model *m, model_range *range, void *data) {
   weir_soft_census *c = data;
-  unsigned long *const counts[MODEL_RANGE_KINDS] = {
+  uint64_t *const counts[MODEL_RANGE_KINDS] = {
       [MODEL_RANGE_PLAIN] = &c->allocations,        [MODEL_RANGE_POOLED] = &c->allocations,
       [MODEL_RANGE_HOST] = &c->host_allocations,    [MODEL_RANGE_REGISTERED] = &c->registrations,
       [MODEL_RANGE_RESERVATION] = &c->reservations, [MODEL_RANGE_IPC] = &c->ipc_mappings};
@@ -314,7 +314,7 @@ static void count_range(model *m, model_range *range, void *data) {
     c->mappings += range->mappings;
 }
 
-weir_status weir_soft_take_census(weir_driver *driver, weir_soft_census *census) {
+weir_status weir_soft_get_census(weir_driver *driver, weir_soft_census *census) {
   struct soft *soft = weir__soft_of(driver, __func__);
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;

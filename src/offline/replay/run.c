@@ -591,7 +591,7 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   if (r->recorder)
     r->recorder->begin(r->recorder->context, r->allocator);
   /* It is called inside the operation: where the next segment is placed depends on how many were compared. */
-  weir_witness witness = r->check ? compare : r->recorder ? record : NULL;
+  weir_witness_fn witness = r->check ? compare : r->recorder ? record : NULL;
   return witness ? weir_allocator_set_witness(r->allocator, witness, r, WEIR_WITNESS_ALL) : WEIR_OK;
 }
 

@@ -75,7 +75,7 @@ static inline weir_place weir_place_device(int device) {
 typedef struct weir_storage weir_storage;
 
 /* Called once, when the last reference to borrowed memory is released; on any thread. */
-typedef void (*weir_storage_deleter)(void *context);
+typedef void (*weir_storage_free_fn)(void *context);
 
 /* Allocates memory, which is not initialized. Device memory comes from the allocator of weir/compute/compute.h, for use
  * on the stream, which must be a stream of that device; device -1 is the stream's. Pinned memory comes from the
@@ -84,7 +84,7 @@ weir_status weir_storage_create(weir_place place, uint64_t bytes, weir_stream st
 
 /* A storage over memory that belongs to the caller, until `deleter`, which may be NULL, is called with the context. If
  * this call fails, the deleter is not called. The place is not checked. */
-weir_status weir_storage_borrow(void *pointer, uint64_t bytes, weir_place place, weir_storage_deleter deleter,
+weir_status weir_storage_borrow(void *pointer, uint64_t bytes, weir_place place, weir_storage_free_fn deleter,
                                 void *context, weir_storage **storage);
 
 /* Take and drop a reference; NULL is allowed. The memory is freed with the last one. */
@@ -93,7 +93,7 @@ void weir_storage_release(weir_storage *storage);
 
 /* `finalizer` is called once, with the context, when the last reference is released and before the memory is freed; on
  * any thread. A storage has one; NULL removes it. */
-weir_status weir_storage_set_finalizer(weir_storage *storage, weir_storage_deleter finalizer, void *context);
+weir_status weir_storage_set_finalizer(weir_storage *storage, weir_storage_free_fn finalizer, void *context);
 
 /* The address, the size and the place of the memory, and whether it is borrowed (weir_storage_borrow). */
 void *weir_storage_data(const weir_storage *storage);
@@ -170,7 +170,7 @@ weir_status weir_array_in_storage(weir_storage *storage, weir_dtype dtype, int64
 
 /* An array over memory of the caller, as weir_storage_borrow. strides NULL means contiguous. */
 weir_status weir_array_from_memory(void *data, weir_place place, weir_dtype dtype, int ndim, const int64_t *shape,
-                                   const int64_t *strides, weir_storage_deleter deleter, void *context,
+                                   const int64_t *strides, weir_storage_free_fn deleter, void *context,
                                    weir_array *array);
 
 /* Drops the reference and makes the array {0}. {0} is allowed. */

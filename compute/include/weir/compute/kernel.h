@@ -6,7 +6,7 @@
  *     weir_module *module;
  *     weir_kernel *saxpy;
  *     weir_module_compile(0, source, NULL, &module);
- *     weir_module_get_kernel(module, "saxpy", &saxpy);
+ *     weir_module_kernel(module, "saxpy", &saxpy);
  *     weir_param params[] = {WEIR_PARAM(a), WEIR_PARAM(x), WEIR_PARAM(y), WEIR_PARAM(n)};
  *     weir_launch_dims dims = {.grid = {(n + 255) / 256}, .block = {256}};
  *     weir_kernel_launch(saxpy, dims, stream, params, 4);
@@ -54,7 +54,7 @@ typedef struct weir_compile_options {
    * host's compiler and others are ignored. */
   const char *const *options;
   int option_count;
-  /* C++ names of kernels that are templates or have no C linkage, as "scale<float>": weir_module_get_kernel finds them
+  /* C++ names of kernels that are templates or have no C linkage, as "scale<float>": weir_module_kernel finds them
    * under these names. Kernels that are declared extern "C" need not be named. */
   const char *const *names;
   int name_count;
@@ -91,7 +91,7 @@ int weir_module_device(const weir_module *module);
 void weir_module_destroy(weir_module *module);
 
 /* WEIR_ERROR_INVALID_ARGUMENT if the module has no such function. The same name gives the same kernel. */
-weir_status weir_module_get_kernel(weir_module *module, const char *name, weir_kernel **kernel);
+weir_status weir_module_kernel(weir_module *module, const char *name, weir_kernel **kernel);
 
 /* ---- Kernels ---- */
 

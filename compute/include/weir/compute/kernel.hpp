@@ -91,11 +91,11 @@ public:
 
   weir::kernel kernel(const char *name) const {
     weir_kernel *found = nullptr;
-    return detail::checked(weir_module_get_kernel(get(), name, &found), found);
+    return detail::checked(weir_module_kernel(get(), name, &found), found);
   }
   result<weir::kernel> try_kernel(const char *name) const noexcept {
     weir_kernel *found = nullptr;
-    if (weir_status status = weir_module_get_kernel(get(), name, &found))
+    if (weir_status status = weir_module_kernel(get(), name, &found))
       return detail::failure(status);
     return weir::kernel(found);
   }
