@@ -10,8 +10,10 @@
 
 /* ---- Device: a device as a value ---- */
 
+enum { HOST = -1, CURRENT = -2 };
+
 typedef struct device_object {
-  PyObject_HEAD int index;
+  PyObject_HEAD int index; /* or HOST, or CURRENT: the device that is current when it is used */
 } device_object;
 
 static PyTypeObject device_type;
@@ -60,9 +62,17 @@ static int device_of_text(PyObject *object, int *device) {
   return 0;
 }
 
-/* Parses an object with a type and an index. *device is -1 if the index is None. */
+/* Parses a weir.device, or an object with a type and an index. *device is -1 if the index is None. */
 static int device_of_object(PyObject *object, int *device) {
-  PyObject *index = NULL;
+  PyObject *index = PyObject_GetAttrString(object, "idx");
+  if (index && PyLong_Check(index)) {
+    long number = PyLong_AsLong(index);
+    *device = number < 0 || number > INT_MAX ? -1 : (int)number;
+    Py_DECREF(index);
+    return PyErr_Occurred() ? -1 : 0;
+  }
+  Py_CLEAR(index);
+  PyErr_Clear();
   PyObject *type = PyObject_GetAttrString(object, "type");
   int result = -1;
   if (type)
@@ -92,9 +102,11 @@ static int parse_any(PyObject *object, int *device) {
   if (PyLong_Check(object) && !PyBool_Check(object))
     return index_of(object, device);
   if (Py_IS_TYPE(object, &device_type)) {
-    *device = ((device_object *)object)->index;
-    if (*device >= 0)
+    int index = ((device_object *)object)->index;
+    if (index != HOST) {
+      *device = index == CURRENT ? -1 : index;
       return 0;
+    }
     PyErr_SetString(PyExc_ValueError, "Expected a cuda device, but got: cpu");
     return -1;
   }
@@ -134,16 +146,14 @@ static PyObject *device_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     PyErr_SetString(PyExc_TypeError, "Device(type, index): the index must be an int");
     return NULL;
   }
-  bool is_cpu = !index && ((PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, "cpu") == 0) ||
-                           (Py_IS_TYPE(object, &device_type) && ((device_object *)object)->index < 0));
-  if (is_cpu)
-    device = -1;
+  bool is_host = !index && ((PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, "cpu") == 0) ||
+                            (Py_IS_TYPE(object, &device_type) && ((device_object *)object)->index == HOST));
+  if (is_host)
+    device = HOST;
   else if (index ? index_of(index, &device) != 0 : parse_any(object, &device) != 0)
     return NULL;
-  if (device < 0 && !is_cpu) {
-    if (pyweir_ensure_init() != 0 || pyweir_parse_device(Py_None, &device) != 0)
-      return NULL;
-  }
+  else if (device < 0)
+    device = CURRENT;
   device_object *self = (device_object *)type->tp_alloc(type, 0);
   if (self)
     self->index = device;
@@ -151,17 +161,20 @@ static PyObject *device_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static PyObject *device_repr(PyObject *self) {
-  if (((device_object *)self)->index < 0)
-    return PyUnicode_FromString("device(type='cpu')");
-  return PyUnicode_FromFormat("device(type='cuda', index=%d)", ((device_object *)self)->index);
+  int index = ((device_object *)self)->index;
+  if (index < 0)
+    return PyUnicode_FromString(index == HOST ? "device(type='cpu')" : "device(type='cuda')");
+  return PyUnicode_FromFormat("device(type='cuda', index=%d)", index);
 }
 
 static PyObject *device_str(PyObject *self) {
   int index = ((device_object *)self)->index;
-  return index < 0 ? PyUnicode_FromString("cpu") : PyUnicode_FromFormat("cuda:%d", index);
+  if (index < 0)
+    return PyUnicode_FromString(index == HOST ? "cpu" : "cuda");
+  return PyUnicode_FromFormat("cuda:%d", index);
 }
 
-static Py_hash_t device_hash(PyObject *self) { return ((device_object *)self)->index + 1; }
+static Py_hash_t device_hash(PyObject *self) { return ((device_object *)self)->index - CURRENT; }
 
 static PyObject *device_compare(PyObject *a, PyObject *b, int operation) {
   if (!Py_IS_TYPE(b, &device_type) || (operation != Py_EQ && operation != Py_NE))
@@ -172,7 +185,7 @@ static PyObject *device_compare(PyObject *a, PyObject *b, int operation) {
 
 static PyObject *device_get_type(PyObject *self, void *closure) {
   (void)closure;
-  return PyUnicode_InternFromString(((device_object *)self)->index < 0 ? "cpu" : "cuda");
+  return PyUnicode_InternFromString(((device_object *)self)->index == HOST ? "cpu" : "cuda");
 }
 
 static PyObject *device_get_index(PyObject *self, void *closure) {
@@ -183,14 +196,15 @@ static PyObject *device_get_index(PyObject *self, void *closure) {
 
 static PyObject *device_reduce(PyObject *self, PyObject *unused) {
   (void)unused;
-  if (((device_object *)self)->index < 0)
-    return Py_BuildValue("O(s)", Py_TYPE(self), "cpu");
-  return Py_BuildValue("O(si)", Py_TYPE(self), "cuda", ((device_object *)self)->index);
+  int index = ((device_object *)self)->index;
+  if (index < 0)
+    return Py_BuildValue("O(s)", Py_TYPE(self), index == HOST ? "cpu" : "cuda");
+  return Py_BuildValue("O(si)", Py_TYPE(self), "cuda", index);
 }
 
 static PyGetSetDef device_getters[] = {
     {"type", device_get_type, NULL, "\"cuda\", or \"cpu\" for the host.", NULL},
-    {"index", device_get_index, NULL, "The index of the device; None for the host.", NULL},
+    {"index", device_get_index, NULL, "The index of the device; None for the host, and for the current device.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -203,6 +217,7 @@ static PyTypeObject device_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir.Device",
     .tp_doc = PyDoc_STR("Device(device)\nDevice('cuda', index)\n--\n\n"
                         "A device: its type is \"cuda\", and its index a number. str() returns \"cuda:0\".\n"
+                        "Device('cuda') has no index: it is the device that is current when it is used.\n"
                         "Device('cpu') is the host, where arrays can be too."),
     .tp_basicsize = sizeof(device_object),
     .tp_flags = Py_TPFLAGS_DEFAULT,

@@ -257,8 +257,12 @@ def test_device_value():
     assert device != weir.Device(0) and device != 1 and device != "cuda:1"
     assert len({device, weir.Device(1), weir.Device(0)}) == 2
     assert pickle.loads(pickle.dumps(device)) == device
-    assert weir.Device("cuda") == weir.Device(weir.current_device())
-    assert weir.Device(None) == weir.Device(weir.current_device())
+    current, host = weir.Device("cuda"), weir.Device("cpu")
+    assert (current.type, current.index, str(current), repr(current)) == ("cuda", None, "cuda", "device(type='cuda')")
+    assert current == weir.Device(None) == weir.Device(current) == pickle.loads(pickle.dumps(current))
+    assert len({current, host, weir.Device(0)}) == 3 and pickle.loads(pickle.dumps(host)) == host
+    with weir.device(1):
+        assert weir.current_stream(current).device == device and weir.buffer(8, device=current).device == 1
     with pytest.raises(TypeError):
         device < weir.Device(0)
     with pytest.raises(AttributeError):

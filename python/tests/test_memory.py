@@ -183,7 +183,7 @@ def test_peaks_and_sums():
 
 def test_counters_of_another_device(two_devices):
     buffer = weir.buffer(2 * MIB, device=1)
-    assert weir.memory_allocated(1) == weir.memory_allocated("cuda:1") == 2 * MIB
+    assert weir.memory_allocated(1) == weir.memory_allocated("cuda:1") == weir.memory_allocated(weir.device(1)) == 2 * MIB
     assert weir.memory_stats(weir.Device("cuda", 1))["allocation.all.current"] == 1
     with weir.device(1):
         assert weir.memory_allocated() == 2 * MIB

@@ -17,9 +17,6 @@ def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = Fal
     """
     if isinstance(device, int) and not isinstance(device, bool):
         return device
-    idx = getattr(device, "idx", None)
-    if isinstance(idx, int):  # a weir.device
-        return idx
     if allow_cpu and (device == "cpu" or getattr(device, "type", None) == "cpu"):
         return -1
     index = _weir._parse_device(device)
