@@ -48,20 +48,6 @@ static weir_status copy_on_device(const char *caller, weir_array *dst, const wei
   return convert(caller, dst, src, stream);
 }
 
-static weir_status is_capturing(const char *caller, weir_stream stream, bool *is) {
-  weir_driver *driver;
-  weir_cu_stream raw;
-  int capturing = WEIR_CU_CAPTURE_STATUS_NONE;
-  weir_status status = weir_get_driver(&driver);
-  if (!status)
-    status = weir_stream_raw(stream, &raw);
-  if (status)
-    return weir__fail_as(caller, status);
-  status = WEIR__CALL_FOR(caller, driver, StreamIsCapturing(driver, raw, &capturing));
-  *is = capturing != WEIR_CU_CAPTURE_STATUS_NONE;
-  return status;
-}
-
 /* A contiguous array like `src`, of a type: `src` itself if it is one, otherwise a temporary copy on the same device,
  * or in pinned memory on the host. A graph would copy what is in that memory during the capture at each launch. */
 static weir_status make_contiguous(const char *caller, const weir_array *src, weir_dtype dtype, weir_stream stream,
@@ -69,8 +55,10 @@ static weir_status make_contiguous(const char *caller, const weir_array *src, we
   if (src->dtype == dtype && weir_array_is_contiguous(src))
     return weir_array_share(src, made);
   weir_place place = weir__is_host(src) ? weir_place_pinned() : src->place;
-  bool capturing = false;
-  weir_status status = weir__is_host(src) ? is_capturing(caller, stream, &capturing) : WEIR_OK;
+  int capturing = 0;
+  weir_status status = WEIR_OK;
+  if (weir__is_host(src))
+    status = weir__fail_as(caller, weir_stream_is_capturing(stream, &capturing));
   if (!status && capturing)
     status = weir__fail(
         WEIR_ERROR_CAPTURE,
@@ -86,10 +74,11 @@ static weir_status make_contiguous(const char *caller, const weir_array *src, we
 
 /* After a copy with host memory: waits for it, or keeps pinned memory until it is done. */
 static weir_status settle(const char *caller, const weir_array *host, weir_stream stream, bool non_blocking) {
-  bool waits = !non_blocking, capturing = false;
+  bool waits = !non_blocking;
+  int capturing;
   weir_status status = WEIR_OK;
   if (non_blocking && host->place.kind == WEIR_PLACE_HOST) {
-    status = is_capturing(caller, stream, &capturing);
+    status = weir_stream_is_capturing(stream, &capturing);
     waits = !capturing;
   }
   if (!status && waits)

@@ -256,6 +256,7 @@ static PyObject *get_device(PyObject *self, void *unused) {
 }
 
 PYWEIR_GETTER(get_ndim, PyLong_FromLong(pyweir_array_of(self)->ndim))
+PYWEIR_GETTER(get_is_sparse, Py_NewRef(Py_False))
 PYWEIR_GETTER(get_is_cuda, PyBool_FromLong(pyweir_array_of(self)->place.kind == WEIR_PLACE_DEVICE))
 PYWEIR_GETTER(get_itemsize, PyLong_FromSize_t(weir_dtype_size(pyweir_array_of(self)->dtype)))
 
@@ -458,6 +459,7 @@ static PyGetSetDef attributes[] = {
     {"dtype", get_dtype, NULL, "The type of the elements.", NULL},
     {"device", get_device, NULL, "The device; Device('cpu') on the host.", NULL},
     {"ndim", get_ndim, NULL, "The number of dimensions.", NULL},
+    {"is_sparse", get_is_sparse, NULL, "Whether only some elements are stored: never.", NULL},
     {"is_cuda", get_is_cuda, NULL, "Whether it is on a device.", NULL},
     {"itemsize", get_itemsize, NULL, "The bytes of an element.", NULL},
     {"nbytes", get_nbytes, NULL, "The bytes of all elements.", NULL},

@@ -262,6 +262,8 @@ def test_factories(device):
         assert made.dtype is x.dtype and made.device == x.device and made.tolist() == [[value] * 3] * 2
     assert weir.empty_like(x, dtype=weir.int8, device="cpu").device.type == "cpu"
     assert x.new_zeros(2).dtype is x.dtype and x.new_full((1,), 3).item() == 3 and x.new_ones((2, 2)).device == x.device
+    assert x.new([[1, 2]]).tolist() == [[1, 2]] and x.new(2, 3).shape == (2, 3) and x.new(1).device == x.device
+    assert x.new([1], device="cpu").device.type == "cpu" and x.new([1]).dtype is x.dtype and not x.is_sparse
     assert weir.Array(2, 3).shape == (2, 3) and weir.Array([1, 2]).tolist() == [1.0, 2.0]
     with pytest.raises(RuntimeError, match="Trying to create tensor with negative dimension -1"):
         weir.zeros(-1, device=device)
@@ -568,6 +570,17 @@ def test_load(tmp_path):
     assert empty.dtype is weir.int16 and empty.get_device() == 0
 
 
+def test_load_of_a_device_that_does_not_exist():
+    file = io.BytesIO()
+    weir.save(weir.ones(2, device="cuda"), file)
+    elsewhere = file.getvalue().replace(b"cuda:0", b"cuda:9")
+    with pytest.raises(RuntimeError, match="Attempting to deserialize object on CUDA device 9 but weir.device_count"):
+        weir.load(io.BytesIO(elsewhere))
+    assert weir.load(io.BytesIO(elsewhere), {"cuda:9": "cuda:0"}).tolist() == [1, 1]
+    with pytest.raises(RuntimeError, match="CUDA device 9"):
+        weir.load(io.BytesIO(file.getvalue()), "cuda:9")
+
+
 class Refused:
     pass
 
@@ -865,6 +878,28 @@ def test_offset_of_a_view_of_nothing():
     assert weir.empty(0)[5:].storage_offset() == 0
     y = weir.zeros(2, 3)[2:]
     assert y.storage_offset() == 6 and y.shape == (0, 3)
+
+
+def test_typed_classes_on_a_device():
+    last = weir.device_count() - 1
+    assert weir.FloatTensor(1, device=last).get_device() == weir.LongTensor([1], device=f"cuda:{last}").get_device() == last
+    with weir.device(last):
+        assert weir.FloatTensor(1, device=None).get_device() == weir.FloatTensor(1, device="cuda").get_device() == last
+    with pytest.raises(RuntimeError, match="legacy constructor expects device type: cuda but device type: cpu"):
+        weir.FloatTensor(1, device="cpu")
+    with pytest.raises(RuntimeError, match="legacy constructor expects device type: cpu but device type: cuda"):
+        weir.cpu.FloatTensor(1, device="cuda")
+
+
+def test_strided_copy_in_a_thread_without_a_context():
+    """The state of a default stream is asked of its own device, whichever is current."""
+    last = weir.device_count() - 1
+    host = weir.arange(16.0).reshape(4, 4)[:, 1:3]
+    made = []
+    thread = threading.Thread(target=lambda: made.append(host.to(f"cuda:{last}")))
+    thread.start()
+    thread.join()
+    assert made[0].get_device() == last and made[0].tolist() == host.tolist()
 
 
 def test_stacks_begin_with_the_caller():

@@ -37,7 +37,10 @@ def broadcast(
             f"Exactly one of 'devices' and 'out' must be specified, but got devices={devices} and out={out}"
         )
     if devices is not None:
-        return _compute._comm_broadcast(tensor, [_get_device_index(d) for d in devices])
+        indices = [_get_device_index(d) for d in devices]
+        copies = _compute._comm_broadcast(tensor, indices)
+        own = tensor.get_device()
+        return tuple(tensor if index == own else copy for index, copy in zip(indices, copies))
     outs = list(out or ())
     _compute._comm_broadcast_out(tensor, outs)
     return tuple(outs)
@@ -47,12 +50,12 @@ def broadcast_coalesced(tensors: Iterable[Any], devices: Iterable[Any], buffer_s
     """Copies arrays, which are on the first of the devices, to all of them, in few copies.
 
     Returns:
-        a tuple for each device.
+        a tuple for each device; the first has the arrays themselves.
     """
     arrays, indices = list(tensors), [_get_device_index(d) for d in devices]
     flat = _compute._comm_broadcast_coalesced(arrays, indices, buffer_size)
     count = len(arrays)
-    return tuple(flat[i * count : (i + 1) * count] for i in range(len(indices)))
+    return (tuple(arrays), *(flat[i * count : (i + 1) * count] for i in range(1, len(indices))))
 
 
 def reduce_add(inputs: Sequence[Any], destination: Any = None) -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import pickle
 
+from weir import _weir
+from weir._utils import _get_device_index
 from weir.compute import _legacy, _storage
 from weir.compute._storage import TypedStorage, UntypedStorage
 
@@ -81,13 +83,26 @@ class _Unpickler(pickle.Unpickler):
             result = map_location(storage, location)
             if isinstance(result, TypedStorage):
                 result = result._untyped_storage
-            made: UntypedStorage = _storage._load(content, location) if result is None else result
-            return made
+            if result is not None:
+                made: UntypedStorage = result
+                return made
+            map_location = None
         if isinstance(map_location, dict):
             location = map_location.get(location, location)
         elif map_location is not None:
             location = map_location
+        _check(location)
         return _storage._load(content, location)
+
+
+def _check(location: Any) -> None:
+    """Raises an error if the place is a device that does not exist here."""
+    index = _get_device_index(location, optional=True, allow_cpu=True)
+    if index >= _weir._device_count():
+        raise RuntimeError(
+            f"Attempting to deserialize object on CUDA device {index} but weir.device_count() is "
+            f"{_weir._device_count()}. Please use weir.load with map_location to map your storages to an existing device."
+        )
 
 
 def save(obj: object, f: Any) -> None:
@@ -114,7 +129,7 @@ def load(f: Any, map_location: Any = None, *, weights_only: bool = True) -> Any:
         with open(f, "rb") as file:
             return load(file, map_location, weights_only=weights_only)
     if map_location is not None and not callable(map_location) and not isinstance(map_location, dict):
-        _storage._load(b"", map_location)  # an invalid device is an error even if there are no arrays
+        _check(map_location)  # an invalid device is an error even if there are no arrays
     try:
         magic = _Unpickler(f, None, True).load()
     except (pickle.UnpicklingError, EOFError, ValueError, IndexError) as error:

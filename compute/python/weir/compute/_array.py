@@ -311,6 +311,10 @@ class Array(_Array):
 
     # ---- New arrays ----
 
+    def new(self, *args: Any, device: Any = None) -> Array:
+        """Returns an array of the same dtype on the same device, unless another is given, from sizes or values."""
+        return _legacy(args, self.dtype, self.device if device is None else device)
+
     def new_empty(self, *size: Any, dtype: Any = None, device: Any = None) -> Array:
         """Returns an uninitialized array of the same dtype on the same device, unless others are given."""
         return _empty(size, dtype or self.dtype, self.device if device is None else device)

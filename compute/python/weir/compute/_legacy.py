@@ -6,6 +6,7 @@ package are on a device, as torch.cuda.FloatTensor; those of weir.cpu are on the
 
 from __future__ import annotations
 
+from weir import _weir
 from weir.compute import _array, _compute
 from weir.compute._storage import TypedStorage
 
@@ -38,14 +39,21 @@ __all__ = [
 ]
 
 
+def _place_of(cls: Any, device: Any) -> Any:
+    """A device that an array of a class is made on: of the type that the class stands for."""
+    if (_weir.Device(device).type == "cpu") != (cls._place == "cpu"):
+        raise RuntimeError(f"legacy constructor expects device type: {cls._place} but device type: {device} was passed")
+    return device
+
+
 class _TensorType(type):
     """The type of the classes of arrays. They have no instances of their own."""
 
     dtype: Any
     _place: str
 
-    def __call__(cls, *args: Any) -> Any:
-        return _array._legacy(args, cls.dtype, cls._place)
+    def __call__(cls, *args: Any, device: Any = None) -> Any:
+        return _array._legacy(args, cls.dtype, cls._place if device is None else _place_of(cls, device))
 
     def __instancecheck__(cls, instance: Any) -> bool:
         is_array = isinstance(instance, _compute._Array)
