@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs PyTorch's own test/test_cuda.py, unchanged, against the package `weir`, and counts the results.
+"""Runs a file of PyTorch's own tests, unchanged, against the package `weir`, and counts the results.
 
-    python3 compute/python/tests/pytorch_seed.py SOURCE [--only TEXT] [--json FILE]
+    python3 compute/python/tests/pytorch_seed.py SOURCE [--file NAME] [--only TEXT] [--json FILE]
 
-SOURCE is a source tree of PyTorch 2.4, of which test/test_cuda.py and torch/testing/_internal/autocast_test_lists.py are
-used. The package is that of build/python, or of WEIR_PYTHON_PACKAGE. In pytorch_shim, `torch.NAME` and
+SOURCE is a source tree of PyTorch, of which test/NAME and torch/testing/_internal/autocast_test_lists.py are used. NAME
+is test_cuda.py by default. The package is that of build/python, or of WEIR_PYTHON_PACKAGE. In pytorch_shim, `torch.NAME` and
 `torch.cuda.NAME` are `weir.NAME`; what Weir does not have is missing there too. Each test runs in a process of its own,
 which is ended at a time limit. Variables such as WEIR_DRIVER and WEIR_SOFT_DEVICES hold as usual.
 
@@ -30,15 +30,16 @@ PACKAGE = os.environ.get("WEIR_PYTHON_PACKAGE") or os.path.join(HERE, *[".."] * 
 KINDS = ("passed", "skipped", "failed", "error", "timed out")
 # What Weir is not, and how the traceback of its absence ends.
 NEEDS = {
-    "nn": r"attribute '(nn|_nn|batch_norm_gather_stats)'|No module named 'torch\.nn",
+    "nn": r"module 'torch\.nn|attribute '(nn|_nn|batch_norm_gather_stats)'|No module named 'torch\.nn",
     "optimizers": r"attribute 'optim'|No module named 'torch\.optim",
-    "autograd": r"autograd|requires_grad|attribute '(no_grad|enable_grad|backward|grad)'|argument 'requires_grad'",
+    "autograd": r"autograd|requires_grad|attribute '(no_grad|enable_grad|backward|grad|_version)'|argument 'requires_grad'",
     "TorchScript": r"attribute 'jit'|No module named 'torch\.jit",
     "cuDNN": r"cudnn",
     "extensions in C++": r"cpp_extension",
     "the profiler": r"attribute '_?profiler'|No module named '(torch\.profiler|torch\._C\._profiler)",
     "linear algebra": r"attribute '_?linalg'",
     "sparse arrays": r"attribute '(sparse_coo_tensor|cartesian_prod)'",
+    "memory formats": r"attribute 'channels_last'",
     "NVIDIA's driver": r"libcuda\.so|cuda driver can't be loaded|the software device (draws no power|has no temperature)",
     "the word torch in texts": r"assertTrue\(\"torch\.|`torch\..* does not match \"`weir\.",
     "names of PyTorch's C++ functions": r"\(\"::",
@@ -64,14 +65,14 @@ def test_cases(suite):
             yield item
 
 
-def load_tests(source):
-    """The tests of the file, by name. Their modules find the name `torch` through PYTHONPATH."""
-    path = os.path.join(source, "test", "test_cuda.py")
-    spec = importlib.util.spec_from_file_location("test_cuda", path)
-    module = sys.modules["test_cuda"] = importlib.util.module_from_spec(spec)
+def load_tests(path):
+    """The tests of a file, by name. Their modules find the name `torch` through PYTHONPATH."""
+    name = os.path.splitext(os.path.basename(path))[0]
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     suite = unittest.defaultTestLoader.loadTestsFromModule(module)
-    return {case.id().removeprefix("test_cuda."): case for case in test_cases(suite)}
+    return {case.id().removeprefix(f"{name}."): case for case in test_cases(suite)}
 
 
 def run_case(case):
@@ -90,8 +91,8 @@ def run_case(case):
     return ("skipped", result.skipped[0][1]) if result.skipped else ("passed", "")
 
 
-def run_test(source, name, out):
-    cases = load_tests(source)
+def run_test(path, name, out):
+    cases = load_tests(path)
     answer = run_case(cases[name]) if name else sorted(cases)
     with open(out, "w") as file:
         json.dump(answer, file)
@@ -102,20 +103,21 @@ def run_test(source, name, out):
 # ---- Starting them ----
 
 
-def environment(source):
+def environment(path):
     paths = [os.path.join(HERE, "pytorch_shim"), os.path.abspath(PACKAGE), os.environ.get("PYTHONPATH")]
     driver = os.environ.get("WEIR_DRIVER", "soft")
+    source = os.path.dirname(os.path.dirname(path))
     return {**os.environ, "WEIR_DRIVER": driver, "WEIR_TEST_PYTORCH": source,
             "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def start(source, name, seconds):
-    """Runs a test, or lists them if the name is empty. Returns what it answered, and what it printed."""
+def start(path, name, seconds):
+    """Runs a test of the file, or lists them if the name is empty. Returns what it answered, and what it printed."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         out = os.path.join(work, "answer")
         with open(os.path.join(work, "output"), "w+", errors="replace") as output:
-            command = [sys.executable, os.path.abspath(__file__), "--run", source, name, out]
-            process = subprocess.Popen(command, env=environment(source), cwd=work, stdin=subprocess.DEVNULL,
+            command = [sys.executable, os.path.abspath(__file__), "--run", path, name, out]
+            process = subprocess.Popen(command, env=environment(path), cwd=work, stdin=subprocess.DEVNULL,
                                        stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
             try:
                 code = process.wait(timeout=seconds)
@@ -155,23 +157,24 @@ def main():
     if sys.argv[1:2] == ["--run"]:
         run_test(*sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", help="a source tree of PyTorch 2.4")
+    parser.add_argument("source", help="a source tree of PyTorch")
+    parser.add_argument("--file", default="test_cuda.py", metavar="NAME", help="the file of tests (%(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only tests with this text in their name")
     parser.add_argument("--seconds", type=float, default=120, help="the time limit of a test (%(default)s)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)),
                         help="tests at the same time (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write the result of every test")
     arguments = parser.parse_args()
-    source = os.path.abspath(arguments.source)
-    if not os.path.exists(os.path.join(source, "test", "test_cuda.py")):
-        parser.error(f"{source} is not a source tree of PyTorch: it has no test/test_cuda.py")
-    names, text = start(source, "", arguments.seconds)
+    path = os.path.abspath(os.path.join(arguments.source, "test", arguments.file))
+    if not os.path.exists(path):
+        parser.error(f"{arguments.source} is not a source tree of PyTorch: it has no test/{arguments.file}")
+    names, text = start(path, "", arguments.seconds)
     if names[:1] == ["error"] or not names:
         print(text, file=sys.stderr)
         return 2
     names = [name for name in names if arguments.only.lower() in name.lower()]
     with concurrent.futures.ThreadPoolExecutor(arguments.workers) as pool:
-        answers = pool.map(lambda name: start(source, name, arguments.seconds)[0], names)
+        answers = pool.map(lambda name: start(path, name, arguments.seconds)[0], names)
         results = {name: {"result": result, "why": why, "needs": need_of(why) if result in KINDS[2:] else None}
                    for name, (result, why) in zip(names, answers)}
     if arguments.json:

@@ -1,6 +1,7 @@
 """pytorch_seed.py with a source tree of its own in place of PyTorch's."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,32 @@ instantiate_parametrized_tests(TestNames)
 instantiate_device_type_tests(TestDevices, globals())
 """
 
+OTHERS = """
+import torch
+from torch.nn.parallel import scatter_gather
+from torch.testing._internal.common_cuda import TEST_MULTIGPU, _create_scaling_models_optimizers
+from torch.testing._internal.common_utils import IS_REMOTE_GPU, TestCase
+
+kept = []
+
+class TestOthers(TestCase):
+    def test_devices(self):
+        self.assertTrue(TEST_MULTIGPU and not IS_REMOTE_GPU)
+        self.assertEqual(torch.zeros(1, device="cuda:1").device, torch.device("cuda", 1))
+        with torch.cuda.device(torch.device("cuda:1")):
+            self.assertEqual(torch.cuda.current_device(), 1)
+    def test_type_strings(self):
+        x = torch.zeros(1, device="cuda")
+        self.assertEqualTypeString(x, x + 1)
+        with self.assertRaises(AssertionError):
+            self.assertEqualTypeString(x, x.cpu())
+    def test_no_leak(self): self.wrap_with_cuda_memory_check(lambda: torch.zeros(1 << 20, device="cuda:1"))()
+    def test_leak(self): self.wrap_with_cuda_memory_check(lambda: kept.append(torch.zeros(1 << 20, device="cuda:1")))()
+    def test_needs_parallel_layers(self): scatter_gather.scatter(1, [0])
+    def test_needs_sparse(self): self.genSparseTensor((2, 3), 2, 1)
+    def test_needs_optimizers(self): _create_scaling_models_optimizers()
+"""
+
 RESULTS = {
     "TestDevicesCUDA.test_device_cuda": ("passed", None),
     "TestDevicesCUDA.test_optimizers_cuda": ("error", "optimizers"),
@@ -95,6 +122,16 @@ def test_results(tmp_path):
     assert found == RESULTS
     assert "16 tests: 6 passed, 2 skipped, 1 failed, 6 error, 1 timed out" in done.stdout
     assert done.returncode == 1, "some fail that need nothing else"
+
+
+def test_another_file(tmp_path):
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "test_others.py").write_text(OTHERS)
+    command = [sys.executable, str(HERE / "pytorch_seed.py"), str(tmp_path), "--file", "test_others.py"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "WEIR_SOFT_DEVICES": "2"})
+    assert "7 tests: 3 passed, 0 skipped, 0 failed, 4 error, 0 timed out" in done.stdout, done.stdout + done.stderr
+    assert "WEIR: RuntimeError: CUDA driver API confirmed a leak of 4194304 bytes on device 1." in done.stdout
+    assert "WEIR" not in done.stdout.replace("WEIR: RuntimeError: CUDA driver API", "")
 
 
 def test_a_folder_without_the_tests(tmp_path):

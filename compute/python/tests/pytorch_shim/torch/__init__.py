@@ -14,9 +14,10 @@ import weir
 import weir.cpu
 
 # torch.NAME that is no module of Weir, or another one: weir.profiler is torch.cuda.profiler.
-NOT_WEIR = ("profiler", "testing", "utils")
+NOT_WEIR = ("nn", "profiler", "testing", "utils")
 
 inf, nan = math.inf, math.nan
+device = weir.Device
 Tensor = type(weir.empty(0))
 storage = types.SimpleNamespace(TypedStorage=weir.TypedStorage, UntypedStorage=weir.UntypedStorage)
 version = types.SimpleNamespace(cuda="12.4", hip=None)  # the release of CUDA whose interfaces the package follows

@@ -17,7 +17,7 @@ import torch
 
 IS_ARM64 = platform.machine() in ("arm64", "aarch64")
 IS_LINUX, IS_WINDOWS = sys.platform == "linux", sys.platform == "win32"
-IS_JETSON = IS_FBCODE = IS_SANDCASTLE = TEST_WITH_ROCM = NO_MULTIPROCESSING_SPAWN = False
+IS_JETSON = IS_FBCODE = IS_SANDCASTLE = IS_REMOTE_GPU = TEST_WITH_ROCM = NO_MULTIPROCESSING_SPAWN = False
 TEST_CUDA = torch.cuda.is_available()
 TEST_CUDA_GRAPH = TEST_CUDA
 TEST_NUMPY = importlib.util.find_spec("numpy") is not None
@@ -173,6 +173,32 @@ class TestCase(unittest.TestCase):
         yield
         gc.collect()
         self.assertEqual(torch.cuda.memory_allocated(), before, "memory of the device is still in use")
+
+    def wrap_with_cuda_memory_check(self, test):
+        """Fails if memory that the test allocates on a device stays in use, there and in the driver."""
+
+        def used():
+            gc.collect()
+            return [(torch.cuda.memory_allocated(i), torch.cuda.device_memory_used(i))
+                    for i in range(torch.cuda.device_count())]
+
+        @functools.wraps(test)
+        def run(*arguments, **keywords):
+            torch.cuda.empty_cache()
+            before = used()
+            test(*arguments, **keywords)
+            torch.cuda.empty_cache()
+            for device, (old, new) in enumerate(zip(before, used())):
+                if all(now > then for then, now in zip(old, new)):
+                    raise RuntimeError(f"CUDA driver API confirmed a leak of {new[0] - old[0]} bytes on device {device}.")
+
+        return run
+
+    def assertEqualTypeString(self, x, y):
+        self.assertEqual((x.device, x.dtype, x.type()), (y.device, y.dtype, y.type()))
+
+    def genSparseTensor(self, *arguments):
+        return torch.sparse_coo_tensor(*arguments)
 
     def assertNotEqual(self, x, y, msg=None, *, atol=None, rtol=None, **_):
         with self.assertRaises(AssertionError, msg=msg):

@@ -1,0 +1,1 @@
+"""Layers, which Weir does not have."""

@@ -1,0 +1,3 @@
+"""Parallel layers, which Weir does not have."""
+
+from torch.nn.parallel import scatter_gather

@@ -1,0 +1,1 @@
+"""Arguments of layers on several devices, which Weir does not have."""
