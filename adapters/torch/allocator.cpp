@@ -262,7 +262,7 @@ void Allocator::attachOomRejectionObserver(cca::OomRejectionObserver observer) {
 }
 #endif
 
-void Allocator::notify_of_rejection(const weir_shortage &shortage) {
+void Allocator::notify_of_rejection([[maybe_unused]] const weir_shortage &shortage) {
 #if WEIR_TORCH_2_12
   for (const auto &observer : copy_of(rejection_observers_))
     try {

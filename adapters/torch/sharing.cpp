@@ -18,9 +18,10 @@ namespace {
 void warn_of_receivers_without_weir(const weir_ipc_handle &handle) {
   constexpr unsigned char varied_pages = 'v';
   const char *selected = std::getenv("WEIR_TORCH");
-  if (handle.length > 1 && handle.bytes[1] == varied_pages && !(selected && std::string(selected) == "1"))
+  if (handle.length > 1 && handle.bytes[1] == varied_pages && !(selected && std::string(selected) == "1")) {
     TORCH_WARN_ONCE("weir: memory of moving pages is sent to another process, which can open it only if it uses Weir "
                     "too. Set WEIR_TORCH=1 for all processes, or leave moving_pages off where memory is sent");
+  }
 }
 
 } // namespace

@@ -17,7 +17,7 @@ import pytest
 os.environ["WEIR_DRIVER"] = os.environ.get("WEIR_TEST_DRIVER", "soft")
 os.environ.setdefault("WEIR_SOFT_DEVICES", "2")
 os.environ.setdefault("WEIR_SOFT_MEMORY", "1GiB")
-for name in ("CUDA_VISIBLE_DEVICES", "WEIR_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+for name in ("COLUMNS", "CUDA_VISIBLE_DEVICES", "WEIR_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
     os.environ.pop(name, None)
 
 # A sanitizer keeps freed memory for a while, and is slow.

@@ -261,8 +261,10 @@ def test_device_value():
     assert (current.type, current.index, str(current), repr(current)) == ("cuda", None, "cuda", "device(type='cuda')")
     assert current == weir.Device(None) == weir.Device(current) == pickle.loads(pickle.dumps(current))
     assert len({current, host, weir.Device(0)}) == 3 and pickle.loads(pickle.dumps(host)) == host
-    with weir.device(1):
-        assert weir.current_stream(current).device == device and weir.buffer(8, device=current).device == 1
+    last = weir.device_count() - 1
+    with weir.device(last):
+        assert weir.current_stream(current).device == weir.Device(last)
+        assert weir.buffer(8, device=current).device == last
     with pytest.raises(TypeError):
         device < weir.Device(0)
     with pytest.raises(AttributeError):

@@ -128,7 +128,8 @@ def test_another_file(tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "test_others.py").write_text(OTHERS)
     command = [sys.executable, str(HERE / "pytorch_seed.py"), str(tmp_path), "--file", "test_others.py"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "WEIR_SOFT_DEVICES": "2"})
+    two_devices = {**os.environ, "WEIR_DRIVER": "soft", "WEIR_SOFT_DEVICES": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, env=two_devices)
     assert "7 tests: 3 passed, 0 skipped, 0 failed, 4 error, 0 timed out" in done.stdout, done.stdout + done.stderr
     assert "WEIR: RuntimeError: CUDA driver API confirmed a leak of 4194304 bytes on device 1." in done.stdout
     assert "WEIR" not in done.stdout.replace("WEIR: RuntimeError: CUDA driver API", "")
