@@ -9,6 +9,7 @@
 
 #include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uncached.h"
@@ -176,7 +177,7 @@ weir_status weir__allocator_new(const char *caller, weir_driver *driver, const w
       goto free_parts;
   }
   weir__mutex_init(&a->configure_lock);
-  weir__settings_fit(a, settings);
+  weir__growth_fit(a, settings);
   atomic_store(&a->settings, settings);
   weir__mutex_init(&a->uncached_lock);
   weir__mutex_init(&a->ipc_lock);

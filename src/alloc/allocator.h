@@ -13,9 +13,6 @@ weir_status weir__allocator_new(const char *caller, weir_driver *driver, const w
 /* Refuses settings with a back end other than the cache. */
 weir_status weir__check_backend(const weir__settings *settings);
 
-/* Turns off what the driver cannot do. */
-void weir__settings_fit(const weir_allocator *allocator, weir__settings *settings);
-
 /* Walks all structures and recounts them: blocks tile their segments, free, live and unmapped blocks are found where
  * they are looked up, and every statistic agrees with the blocks. Logs each violation. For tests, while no other thread
  * uses the allocator. */

@@ -7,38 +7,12 @@
 #include "alloc/allocator.h"
 #include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/trace.h"
 #include "base/thread.h"
 #include "driver/call.h"
 
 /* ---- Settings ---- */
-
-/* Pages move only where the driver's guarantee about aliases is trusted. */
-static void fit_moving_pages(const weir_allocator *allocator, weir__settings *settings) {
-  for (int i = 0; i < allocator->heap_count && settings->moving_pages; i++) {
-    const weir__heap *heap = &allocator->heaps[i];
-    if (heap->capability >= settings->moving_pages_min_capability)
-      continue;
-    weir__log(WEIR_LOG_WARN,
-              "moving_pages is off: device %d has compute capability %llu.%llu, which is less than "
-              "moving_pages_min_capability:%llu",
-              i, (unsigned long long)heap->capability / 10, (unsigned long long)heap->capability % 10,
-              (unsigned long long)settings->moving_pages_min_capability);
-    settings->moving_pages = false;
-  }
-}
-
-void weir__settings_fit(const weir_allocator *allocator, weir__settings *settings) {
-  fit_moving_pages(allocator, settings);
-  int device = 0;
-  while (device < allocator->heap_count && allocator->heaps[device].pages.granularity)
-    device++;
-  if (!settings->expandable_segments || device == allocator->heap_count)
-    return;
-  weir__log(WEIR_LOG_WARN, "expandable_segments not supported on this platform: device %d has no virtual memory",
-            device);
-  settings->expandable_segments = settings->moving_pages = false;
-}
 
 /* Turns collection by age on or off after one of its conditions, a threshold and a limit, has changed. Lazily freed
  * blocks (weir__last_alloc) are flushed, so that they count as free from the start. The heap's lock is held. */
@@ -76,7 +50,7 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
     free(changed);
     weir__fail(status, "%s: %s", __func__, weir_last_error());
   } else {
-    weir__settings_fit(allocator, changed);
+    weir__growth_fit(allocator, changed);
     changed->older = (weir__settings *)old;
     atomic_store_explicit(&allocator->settings, changed, memory_order_release);
     for (int i = 0; i < allocator->heap_count; i++) {

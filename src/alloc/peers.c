@@ -49,8 +49,8 @@ weir_status weir_allocator_copy_async(weir_allocator *allocator, void *to, int t
   if (!source)
     return WEIR_ERROR_INVALID_DEVICE;
   weir_driver *driver = allocator->driver;
-  bool plain = to_device == from_device || peer_access ||
-               (!atomic_load(&target->had_expandable) && !atomic_load(&source->had_expandable));
+  bool plain =
+      to_device == from_device || peer_access || (!atomic_load(&target->had_pages) && !atomic_load(&source->had_pages));
   /* The null stream belongs to the current context. A thread without a context uses that of the source device
    * meanwhile. */
   weir_cu_context to_context, from_context, current = NULL;

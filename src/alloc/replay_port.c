@@ -6,6 +6,7 @@
 #include "alloc/backends/backend.h"
 #include "alloc/cache/alloc.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/miss.h"
 #include "alloc/cache/private_pool.h"
 #include "alloc/cache/reclaim.h"
@@ -201,7 +202,7 @@ static void read_segment(const weir__segment *segment, weir__state *state) {
                              .pool = {owner ? (int64_t)owner->id.first : 0, owner ? (int64_t)owner->id.second : 0},
                              .first = state->block_count,
                              .is_small = arena->pool->is_small,
-                             .is_expandable = segment->memory.slot != 0};
+                             .is_expandable = weir__has_pages(segment)};
   for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
     state->blocks[state->block_count++] = (weir__state_block){.address = b->address,
                                                               .size = weir__block_bytes(b),
@@ -316,24 +317,25 @@ static weir__block *grow_apart(weir__heap *heap, weir__arena *arena, const weir_
 static weir_status install_segment(weir__heap *heap, const weir__settings *settings, const weir__state *state,
                                    const weir__state_segment *s, uint64_t *blocks) {
   weir__settings with = *settings;
-  bool moves = s->is_expandable && settings->moving_pages;
   with.expandable_segments = s->is_expandable;
   with.moving_pages = false; /* no page of another segment is to move here */
   if (s->reserve)
     with.expandable_segments_reserve = (weir__reserve){.bytes = s->reserve};
   if (s->page && !s->is_small)
     with.large_segment_size = s->page;
-  if (moves) /* the sizes of its pages are not known: the smallest ones leave all its holes free */
-    with.large_segment_size = WEIR__SMALL_SEGMENT;
   weir__arena *arena = weir__arena_get(pool_of(heap, s), (weir_cu_stream)(uintptr_t)s->stream);
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a segment from before the recording");
+  bool moves = s->is_expandable && weir__growth_of(settings, arena->pool) == WEIR__GROWTH_MOVING;
+  if (moves) /* the sizes of its pages are not known: the smallest ones leave all its holes free */
+    with.large_segment_size = WEIR__SMALL_SEGMENT;
   weir__block *block = grow_apart(heap, arena, &with, s->size);
   if (!block || block->previous || weir__block_bytes(block) < s->size)
     return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
                       "a segment of %llu bytes at 0x%llx from before the recording cannot be put back",
                       (unsigned long long)s->size, (unsigned long long)s->address);
-  weir__segment_of(heap, block)->is_moving = moves;
+  if (moves)
+    weir__segment_of(heap, block)->growth = WEIR__GROWTH_MOVING;
   weir__arena_lock(arena);
   bool is_cut = cut(arena, &with, state, s, block, blocks);
   weir__arena_unlock(arena);

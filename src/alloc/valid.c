@@ -8,6 +8,7 @@
 #include "alloc/allocator.h"
 #include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/segment.h"
 #include "base/array.h"
 #include "base/text.h"
@@ -58,7 +59,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   bool is_small = arena->pool->is_small, active = weir__block_is_active(b);
   const weir__block *next = weir__block_next(b);
   unsigned long long at = b->address;
-  if (weir__segment_of(w->heap, b) != segment || b->expandable != (segment->memory.slot != 0))
+  if (weir__segment_of(w->heap, b) != segment || b->paged != weir__has_pages(segment))
     wrong(w, "block %llx belongs to another segment", at);
   const weir_allocator *allocator = w->heap->allocator;
   if (!weir__block_bytes(b) || !b->units != (allocator->backend != NULL))
@@ -70,14 +71,14 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
 
   if (b->state == WEIR__UNMAPPED) {
     sum->unmapped++;
-    if (!segment->memory.slot)
+    if (!weir__has_pages(segment))
       wrong(w, "block %llx is unmapped in a fixed segment", at);
-    if (segment->memory.slot &&
+    if (weir__has_pages(segment) &&
         ((at - segment->memory.base) % segment->memory.slot || weir__block_bytes(b) % segment->memory.slot))
       wrong(w, "unmapped block %llx does not consist of whole pages", at);
     if (weir__tree_after(arena->unmapped, at - 1) != b)
       wrong(w, "block %llx is not in the tree of unmapped blocks", at);
-    for (uint64_t a = at; segment->memory.slot && a < at + weir__block_bytes(b); a += segment->memory.slot)
+    for (uint64_t a = at; weir__has_pages(segment) && a < at + weir__block_bytes(b); a += segment->memory.slot)
       if (weir__is_owner(weir__mapping_at(&segment->memory, a)))
         wrong(w, "unmapped block %llx has memory at %llx", at, (unsigned long long)a);
     return;
@@ -94,7 +95,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
     if (weir__page_map_find(allocator->page_map, at + weir__block_bytes(b) - 1) != arena)
       wrong(w, "the page map does not map the last byte of block %llx to its arena", at);
   }
-  if (segment->memory.slot)
+  if (weir__has_pages(segment))
     for (uint64_t a = at; a < at + weir__block_bytes(b); a += segment->memory.slot)
       if (!weir__is_owner(weir__mapping_at(&segment->memory, a)))
         wrong(w, "block %llx has no memory at %llx", at, (unsigned long long)a);
@@ -148,7 +149,7 @@ static void check_retirement(walk *w) {
 /* Pages of a segment whose pages stay have its size, and have not left an alias behind. */
 static void check_pages(walk *w, const weir__segment *segment) {
   const weir__reservation *memory = &segment->memory;
-  for (size_t i = 0; memory->slot && !segment->is_moving && i < memory->room; i++)
+  for (size_t i = 0; weir__has_pages(segment) && !weir__pages_move(segment) && i < memory->room; i++)
     if (memory->slots[i] && (memory->slots[i]->page->bytes != memory->slot || weir__is_alias(memory->slots[i])))
       wrong(w, "the page at %llx has moved, or has another size, in a segment whose pages stay",
             (unsigned long long)(memory->base + i * memory->slot));
@@ -182,10 +183,10 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
   if (address != s->memory.base + s->memory.bytes)
     wrong(w, "segment %llx is not covered by its blocks", base);
   check_pages(w, s);
-  if (s->memory.slot && s->memory.owned * s->memory.slot != memory)
+  if (weir__has_pages(s) && s->memory.owned * s->memory.slot != memory)
     wrong(w, "segment %llx has %zu pages but %llu bytes of blocks", base, s->memory.owned, (unsigned long long)memory);
   count(&w->reserved_bytes, is_small, (int64_t)memory);
-  if (s->memory.slot)
+  if (weir__has_pages(s))
     return; /* as in PyTorch, expandable segments are not counted as segments */
   count(&w->segment, is_small, 1);
   w->oversize_segments += s->oversize;

@@ -12,6 +12,7 @@
 
 #include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/growth.h"
 #include "base/array.h"
 #include "base/thread.h"
 #include "record/operations.h"
@@ -154,7 +155,7 @@ static bool make_runs(weir__heap *heap, weir_snapshot *snapshot, size_t *room, c
                                   .stream = arena->stream,
                                   .device = heap->device,
                                   .is_large = !arena->pool->is_small,
-                                  .is_expandable = p->segment->memory.slot != 0};
+                                  .is_expandable = weir__has_pages(p->segment)};
       if (arena->pool->owner)
         run->pool = arena->pool->owner->id;
       if (source->segment_stack)

@@ -46,7 +46,7 @@ TEST(blocks) {
   SPOIL(live->units, 0, "bytes");
   SPOIL(segment->first, idle, "does not begin with its first block");
   SPOIL(idle->previous, 0, "does not link back to it");
-  SPOIL(live->expandable, 1, "belongs to another segment");
+  SPOIL(live->paged, 1, "belongs to another segment");
   SPOIL(live->requested, 5000, "bytes for a request of 5000");
   SPOIL(live->requested, 0, "bytes for a request of 0");
   SPOIL(live->state, WEIR__FREE, "is not in the index");
@@ -165,7 +165,7 @@ TEST(moved_pages) {
   SPOIL(alias->page->owner, alias, "which its page contradicts");
   SPOIL(alias->address, alias->address + 2 * MIB, "a mapping of another address");
   SPOIL(alias->reservation, NULL, "a mapping of another address");
-  SPOIL(segment->is_moving, false, "whose pages stay");
+  SPOIL(segment->growth, WEIR__GROWTH_EXPANDABLE, "whose pages stay");
   SPOIL(alias->newer, NULL, "aliases");
   SPOIL(heap->pages.aliases.oldest, alias->newer, "not linked in the list of aliases");
   SPOIL(heap->pages.aliases.newest, NULL, "does not end with the newest");

@@ -8,6 +8,7 @@
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/backend_port.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/miss.h"
 #include "alloc/cache/move.h"
 #include "alloc/cache/pointer.h"
@@ -25,8 +26,8 @@ weir__block *weir__arena_new_block(weir__arena *arena, weir__segment *segment, u
   weir__block *block = weir__slab_alloc(&arena->blocks, sizeof *block);
   if (!block)
     return NULL;
-  *block = (weir__block){
-      .address = address, .units = (uint32_t)(bytes / WEIR__UNIT), .expandable = segment->memory.slot != 0};
+  *block =
+      (weir__block){.address = address, .units = (uint32_t)(bytes / WEIR__UNIT), .paged = weir__has_pages(segment)};
   return block;
 }
 
@@ -90,37 +91,11 @@ static inline int64_t whole_bytes(const weir__block *block) { return (int64_t)bl
 
 /* ---- Allocation ---- */
 
-/* The size that a block would have if the address space behind it were mapped. */
-static uint64_t could_become(const weir__block *block) {
-  const weir__block *next = weir__block_next(block);
-  return weir__block_bytes(block) + (next && !weir__block_is_mapped(next) ? weir__block_bytes(next) : 0);
-}
-
-/* Called when the best fit is a block of an expandable segment: returns a better candidate if there is one, or NULL if
- * no block may be used. */
-static weir__block *choose_expandable(weir__arena *arena, const weir__settings *settings, weir__block *block) {
-  if (weir__pool_moves(settings, arena->pool))
-    return block;
-  if (!settings->expandable_segments) {
-    /* Expandable segments were turned off after this one was created, perhaps to share memory with another process: its
-     * blocks no longer serve requests. */
-    while (block && block->expandable)
-      block = weir__index_next(&arena->free, block);
-    return block;
-  }
-  /* The last mapped block counts with the size it can grow to, so a smaller block that also fits is preferred. */
-  weir__block *next;
-  while (block->expandable && block->next && !weir__block_is_mapped(weir__block_next(block)) &&
-         (next = weir__index_next(&arena->free, block)) && could_become(next) < could_become(block))
-    block = next;
-  return block;
-}
-
 static inline __attribute__((always_inline)) weir__block *take(weir__arena *arena, const weir__settings *settings,
                                                                uint64_t bytes) {
   weir__block *block = weir__index_at_least(&arena->free, bytes);
-  if (block && block->expandable)
-    block = choose_expandable(arena, settings, block);
+  if (block && block->paged)
+    block = weir__growth_choose(arena, settings, block);
   if (!block)
     return NULL;
   uint64_t found = (uint64_t)whole_bytes(block);
@@ -163,7 +138,7 @@ static inline weir__split_change insert_merged(weir__arena *arena, weir__block *
   *whole = block;
   /* As in PyTorch, only blocks of fixed segments count as split. Free neighbours were counted before, so the merge adds
    * this block alone; a block without neighbours is a whole segment and no longer split. */
-  if (block->expandable)
+  if (block->paged)
     return (weir__split_change){0, 0};
   int64_t if_whole = -(int64_t)!weir__block_is_split(block); /* 0 or all ones: a branch would be unpredictable */
   return (weir__split_change){splits + if_whole, bytes - (whole_bytes(block) & if_whole)};
@@ -178,7 +153,7 @@ static inline bool cut(weir__arena *arena, weir__block *block, uint64_t bytes) {
     return false;
   *rest = (weir__block){.address = block->address + bytes,
                         .units = block->units - units,
-                        .expandable = block->expandable,
+                        .paged = block->paged,
                         .previous = weir__ref_of(block),
                         .next = block->next};
   weir__index_neighbour(&arena->free, block->next)->previous = weir__ref_of(rest);
@@ -194,7 +169,7 @@ static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *
                                                                    weir__block *block, uint64_t bytes,
                                                                    uint64_t requested, bool exact,
                                                                    weir__last_alloc *last) {
-  bool was_split = weir__block_is_split(block) && !block->expandable;
+  bool was_split = weir__block_is_split(block) && !block->paged;
   int64_t before = whole_bytes(block);
   weir__split_change change = {0, 0};
   if (!weir__live_prepare(&arena->live))
@@ -204,7 +179,7 @@ static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *
   if (exact ? before > (int64_t)bytes : weir__should_split(settings, arena->pool, (uint64_t)before, bytes)) {
     if (!cut(arena, block, bytes))
       goto no_memory;
-    if (!block->expandable) {
+    if (!block->paged) {
       change.splits = !was_split;
       change.bytes = (was_split ? 0 : before) - (int64_t)bytes;
     }

@@ -42,9 +42,9 @@ typedef struct weir__block {
   uint64_t address;
   uint32_t
       units; /* size; 0 for memory of a back end, whose size is `requested` and need not be a multiple of the unit */
-  uint8_t state;      /* weir__block_status */
-  bool is_ordered;    /* free: this block and all after it in the index list are in address order */
-  uint8_t expandable; /* whether its segment is */
+  uint8_t state;   /* weir__block_status */
+  bool is_ordered; /* free: this block and all after it in the index list are in address order */
+  uint8_t paged;   /* whether its segment has pages */
   union {
     uint8_t marks;   /* active */
     uint8_t has_age; /* free: idle_since is valid */

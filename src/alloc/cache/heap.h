@@ -63,6 +63,15 @@ typedef struct weir__segment weir__segment;
 typedef struct weir__private_pool weir__private_pool;
 typedef struct weir__backend_port weir__backend_port;
 
+/* What a pool obtains memory by (growth.h). */
+typedef enum weir__growth {
+  WEIR__GROWTH_BY_SETTINGS, /* of a pool whose options do not say */
+  WEIR__GROWTH_PROVIDED,    /* segments of the pool's own functions, or of a back end */
+  WEIR__GROWTH_FIXED,       /* segments that are one allocation of the driver each */
+  WEIR__GROWTH_EXPANDABLE,  /* pages at the end of a reservation, and in its holes */
+  WEIR__GROWTH_MOVING       /* the same, with pages that the pool has elsewhere where it can */
+} weir__growth;
+
 /* A stream, other than its own, that uses a block. */
 typedef struct weir__use weir__use;
 struct weir__use {
@@ -134,7 +143,7 @@ struct weir__private_pool {
   bool is_released; /* it has no uses: its free memory may be released */
   bool use_on_oom;
   unsigned pins;        /* of its reservations: WEIR__PIN_GRAPH once memory was allocated there during a capture */
-  bool moves;           /* its pages may move; set at creation, and read without the lock */
+  weir__growth growth;  /* by its options; set at creation, and read without the lock */
   atomic_bool no_split; /* also read with an arena's lock alone */
   atomic_int in_flight; /* allocations that a scope has sent here and that have not returned; raised under the lock */
   weir__pool_record *record;
@@ -148,11 +157,10 @@ struct weir__private_pool {
 
 /* Memory of the driver. An expandable segment is a reservation into which pages are mapped (pages.h). */
 struct weir__segment {
-  weir__reservation
-      memory; /* first: a reservation of this heap is its segment. Its slot is 0 if it is not expandable */
+  weir__reservation memory; /* first: a reservation of this heap is its segment. Its slot is 0 if it has no pages */
   weir__arena *arena;
   weir__block *first;
-  bool is_moving;                 /* its pages may move, and have one or more slots */
+  weir__growth growth;            /* of the pool when it was made */
   bool oversize;                  /* counted as oversize */
   bool captured;                  /* of a back end: memory that belongs to a graph */
   uint32_t stack;                 /* of the request that caused it; 0 if none was recorded */
@@ -226,7 +234,7 @@ struct weir__heap {
   uint64_t capability;                  /* ten times the compute capability; 0 if not known */
   bool shares_pages;                    /* pages are created so that other processes can open them */
   bool shares_pages_off;                /* they could be, but the environment turned it off */
-  atomic_bool had_expandable;           /* an expandable segment was ever created; also read without the lock */
+  atomic_bool had_pages;                /* a segment of pages was ever created; also read without the lock */
   weir__pool small, large;              /* the default pool */
   weir__private_pool *private_pools;    /* most recent first */
   size_t pool_count, pools_since_sweep; /* of these; and how many were created since released ones were last dropped */
@@ -363,17 +371,6 @@ static inline weir__arena *weir__arena_find(weir__pool *pool, weir_cu_stream str
   while (arena && arena->stream != stream)
     arena = atomic_load_explicit(&arena->next, memory_order_acquire);
   return arena;
-}
-
-/* Whether a block is split, so that its remainder becomes free. */
-static inline bool weir__should_split(const weir__settings *settings, const weir__pool *pool, uint64_t have,
-                                      uint64_t bytes) {
-  uint64_t rest = have - bytes;
-  if (pool->owner && atomic_load_explicit(&pool->owner->no_split, memory_order_relaxed))
-    return false;
-  if (pool->is_small || settings->expandable_segments || (pool->owner && pool->owner->moves))
-    return rest >= WEIR__UNIT;
-  return bytes < settings->max_split_size && rest > WEIR__SMALL_MAX;
 }
 
 /* ---- Calls on an allocator and its heaps ---- */

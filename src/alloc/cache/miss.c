@@ -8,6 +8,7 @@
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/backend_port.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/move.h"
 #include "alloc/cache/private_pool.h"
 #include "alloc/cache/reclaim.h"
@@ -139,7 +140,7 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
   weir__block *block = NULL;
   if (heap->sent.limbo && heap->sent.collect(heap) && (block = search(arena, settings, bytes, collects)))
     return block;
-  if (!weir__pool_moves(settings, arena->pool) && weir__run_callbacks(heap) && /* else they have run */
+  if (!weir__growth_reuses(settings, arena->pool) && weir__run_callbacks(heap) && /* else they have run */
       (block = search(arena, settings, bytes, collects)))
     return block;
   if (collects) {
@@ -149,7 +150,7 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
   }
   if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure)
     return block;
-  if (settings->throw_on_oom && weir__pool_moves(settings, arena->pool))
+  if (settings->throw_on_oom && weir__growth_reuses(settings, arena->pool))
     return NULL; /* is rejected */
   if ((block = borrow(heap, arena, settings, bytes)))
     return block;
@@ -186,7 +187,7 @@ weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__sett
 static weir__block *refill_without_driver(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
                                           uint64_t bytes) {
   weir__block *block = NULL;
-  if (!weir__pool_moves(settings, arena->pool))
+  if (!weir__growth_reuses(settings, arena->pool))
     return NULL;
   if (weir__run_callbacks(heap) && (block = search(arena, settings, bytes, false)))
     return block;
@@ -201,7 +202,7 @@ static weir__block *refill_with_driver(const char *caller, weir__heap *heap, wei
                                        const weir__settings *settings, uint64_t size, uint64_t requested,
                                        weir_status *status) {
   uint64_t segment_bytes = weir__segment_bytes(settings, size);
-  bool moves = weir__pool_moves(settings, arena->pool); /* then it is not known yet how much memory the request needs */
+  bool reuses = weir__growth_reuses(settings, arena->pool);
   weir_cu_context previous;
   weir__block *block = NULL;
   weir_cu_result r = weir__heap_enter(heap, &previous);
@@ -210,12 +211,12 @@ static weir__block *refill_with_driver(const char *caller, weir__heap *heap, wei
     *status = weir__driver_status(heap->allocator->driver, r, caller, "cuDevicePrimaryCtxRetain");
     return NULL;
   }
-  if (!moves)
+  if (!reuses)
     *status = weir__reject(caller, heap, arena->stream, settings, segment_bytes, requested);
   if (!*status && !(block = weir__refill(heap, arena, settings, size))) {
     if (heap->pages.failure)
       *status = weir__unlock_with_driver_error(caller, heap);
-    else if (!moves || !(*status = weir__reject(caller, heap, arena->stream, settings, segment_bytes, requested)))
+    else if (!reuses || !(*status = weir__reject(caller, heap, arena->stream, settings, segment_bytes, requested)))
       *status = weir__out_of_memory(caller, heap, arena, size, segment_bytes);
   }
   weir__heap_leave(heap, previous);

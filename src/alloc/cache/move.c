@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #include "alloc/cache/arena.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uses.h"
@@ -76,7 +77,7 @@ static bool is_movable(const search *s, const weir__page *page) { return page->s
 static void each_page(search *s, weir__block *block, void (*visit)(search *, weir__block *, weir__page *)) {
   const weir__segment *segment = weir__segment_of(s->heap, block);
   uint64_t end = block->address + weir__block_bytes(block);
-  if (!segment->is_moving)
+  if (!weir__pages_move(segment))
     return;
   for (uint64_t at = segment->memory.base + weir__round_up(block->address - segment->memory.base, s->slot); at < end;) {
     const weir__mapping *owner = weir__mapping_at(&segment->memory, at);
@@ -109,7 +110,7 @@ static void mark_arena(search *s, weir__arena *arena) {
     const weir__segment *segment = weir__segment_of(s->heap, b);
     uint64_t from = weir__round_up(b->address - segment->memory.base, s->slot);
     uint64_t to = (b->address + weir__block_bytes(b) - segment->memory.base) / s->slot * s->slot;
-    if (!segment->is_moving)
+    if (!weir__pages_move(segment))
       continue;
     s->unmovable_bytes += weir__block_bytes(b);
     s->stuck_bytes += to > from ? to - from : 0;
@@ -150,7 +151,8 @@ static bool is_cautious(const search *s) {
 /* Whether pages of a pool may move: it grows by moving pages, and nothing pins all that it has. */
 static bool lets_pages_go(const weir__pool *pool) {
   const weir__private_pool *owner = pool->owner;
-  return !owner || (owner->moves && weir__pins_permit(owner->pins, WEIR__PAGE_TO_MOVE) != WEIR__PAGE_MAY_NOT);
+  return !owner || (owner->growth == WEIR__GROWTH_MOVING &&
+                    weir__pins_permit(owner->pins, WEIR__PAGE_TO_MOVE) != WEIR__PAGE_MAY_NOT);
 }
 
 /* Locks the arenas of the request's stream, of small and of large blocks. */
@@ -179,7 +181,7 @@ static bool add_own_stream(search *s) {
 static int64_t free_bytes(const search *s, weir__arena *arena) {
   int64_t bytes = 0;
   for (weir__block *b = weir__index_first(&arena->free); b; b = weir__index_next(&arena->free, b))
-    bytes += weir__segment_of(s->heap, b)->is_moving ? (int64_t)weir__block_bytes(b) : 0;
+    bytes += weir__pages_move(weir__segment_of(s->heap, b)) ? (int64_t)weir__block_bytes(b) : 0;
   return bytes;
 }
 
@@ -322,7 +324,7 @@ static bool find_place(search *s) {
     weir__block *previous = weir__block_previous(block);
     bool begins_free = previous && previous->state == WEIR__FREE;
     uint64_t start = begins_free ? previous->address : block->address, next;
-    if (!segment->is_moving)
+    if (!weir__pages_move(segment))
       continue;
     for (const weir__block *from = begins_free ? previous : block; start; start = next, from = block) {
       place found;
@@ -342,7 +344,7 @@ static bool find_place(search *s) {
 
 /* Reserves address space for the range. */
 static bool reserve_place(search *s) {
-  const weir__block *made = weir__reserve_segment(s->heap, s->arena, s->settings, s->bytes, true);
+  const weir__block *made = weir__reserve_segment(s->heap, s->arena, s->settings, s->bytes, WEIR__GROWTH_MOVING);
   uint64_t next;
   return made && try_place(s, weir__segment_of(s->heap, made), made, made->address, &next, &s->at);
 }

@@ -6,11 +6,6 @@
 
 #include "alloc/cache/heap.h"
 
-/* Whether a pool grows by moving pages. */
-static inline bool weir__pool_moves(const weir__settings *settings, const weir__pool *pool) {
-  return settings->moving_pages || (pool->owner && pool->owner->moves);
-}
-
 /* weir__heap_grow of a pool that grows by moving pages. The heap's lock is held. */
 weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes);
 

@@ -7,6 +7,7 @@
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/backend_port.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/miss.h"
 #include "alloc/cache/observers.h"
 #include "alloc/cache/segment.h"
@@ -86,9 +87,9 @@ static void advise(const weir__heap *heap, const weir__settings *settings, weir_
   uint64_t room = weir__reserve_bytes(heap, settings, stream);
   if (heap->allocator->backend)
     *text = 0;
-  else if (!settings->expandable_segments && heap->allocator->advice)
+  else if (!weir__growth_reserves(settings) && heap->allocator->advice)
     snprintf(text, size, "%s", heap->allocator->advice);
-  else if (!settings->expandable_segments)
+  else if (!weir__growth_reserves(settings))
     snprintf(text, size,
              " If reserved but unallocated memory is large, fragmentation is the cause: try "
              "WEIR_ALLOC_CONF=expandable_segments:True.");

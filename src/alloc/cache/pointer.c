@@ -7,6 +7,7 @@
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/backend_port.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/private_pool.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/trace.h"
@@ -99,7 +100,7 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
                              .bytes = weir__block_bytes(block),
                              .requested = block->requested,
                              .is_large = !arena->pool->is_small,
-                             .is_expandable = block->expandable};
+                             .is_expandable = block->paged};
   if (arena->pool->owner)
     known.pool = arena->pool->owner->id;
   if (history && arena->writer)
@@ -118,9 +119,9 @@ weir_status weir_allocator_fix_pages(weir_allocator *allocator, void *pointer) {
                                                                    : weir__no_block(__func__, (uint64_t)pointer);
   weir__heap *heap = arena->pool->heap;
   uint64_t end = block->address + weir__block_bytes(block);
-  bool is_expandable = block->expandable;
+  bool is_paged = block->paged;
   weir__arena_unlock(arena);
-  if (!is_expandable)
+  if (!is_paged)
     return WEIR_OK;
   weir__mutex_lock(&heap->lock);
   weir__segment *segment = weir__segment_at(heap, (uint64_t)pointer); /* a live block keeps it */
@@ -145,7 +146,7 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
   size_t found = 0;
   weir__mutex_lock(&heap->lock);
   for (const weir__segment *s = heap->segments; s; s = s->next) {
-    if (!s->memory.slot)
+    if (!weir__has_pages(s))
       continue;
     if (found < room) {
       weir_expandable_segment segment = {size, s->arena->stream, s->arena->pool->is_small,
@@ -175,7 +176,7 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
   const weir__segment *segment = weir__segment_lookup(arena->pool->heap, block);
   if (!segment)
     return weir__no_block(__func__, (uint64_t)pointer);
-  if (segment->memory.slot)
+  if (weir__has_pages(segment))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: memory of expandable segments has no base that another process could open; turn "
                       "expandable_segments off where memory is shared",

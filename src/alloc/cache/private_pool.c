@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "alloc/cache/arena.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/trace.h"
 #include "base/thread.h"
 
@@ -111,8 +112,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   pool->small = (weir__pool){.heap = heap, .is_small = true, .owner = pool};
   pool->large = (weir__pool){.heap = heap, .owner = pool};
   pool->use_on_oom = options->use_on_oom;
-  pool->moves = options->moving_pages && !options->alloc && heap->pages.granularity && /* otherwise it has no pages */
-                heap->capability >= weir__settings_of(heap)->moving_pages_min_capability;
+  pool->growth = weir__growth_of_options(heap, options);
   atomic_init(&pool->no_split, options->no_split != 0);
   pool->alloc = options->alloc;
   pool->free = options->free;

@@ -29,31 +29,31 @@ static bool wait_for_stream_of(weir__arena *arena) {
 /* Releases whole segments, and whole pages of expandable segments. The blocks are collected first, because releasing
  * pages changes the index. */
 void weir__release_arena(weir__heap *heap, weir__arena *arena) {
-  weir__block **expandable = NULL;
+  weir__block **paged = NULL;
   size_t found = 0, room = 0;
   if (!arena->segments) /* common with many streams that were used once */
     return;
   weir__arena_lock(arena);
   for (weir__block *b = weir__index_first(&arena->free), *next; b; b = next) {
     next = weir__index_next(&arena->free, b);
-    if (!b->expandable) {
+    if (!b->paged) {
       if (weir__is_whole_segment(b))
         weir__release_segment(heap, b);
       continue;
     }
     if (!weir__has_whole_pages(heap, b))
       continue;
-    if (!WEIR__RESERVE(expandable, room, found + 1))
+    if (!WEIR__RESERVE(paged, room, found + 1))
       break;
-    expandable[found++] = b;
+    paged[found++] = b;
   }
   /* A free block is free in stream order only: its pages may be unmapped after the stream has passed that point. */
   bool ready = (found || weir__has_left_reservations(heap, arena)) && wait_for_stream_of(arena);
   for (size_t k = 0; ready && k < found; k++)
-    weir__release_pages(heap, expandable[k]);
+    weir__release_pages(heap, paged[k]);
   weir__release_reservations(heap, arena, ready);
   weir__arena_unlock(arena);
-  free(expandable);
+  free(paged);
 }
 
 static void release_pool(weir__heap *heap, weir__pool *pool) {

@@ -8,7 +8,7 @@
 
 /* Whether a free block is a whole fixed segment. */
 static inline bool weir__is_whole_segment(const weir__block *block) {
-  return !weir__block_is_split(block) && !block->expandable;
+  return !weir__block_is_split(block) && !block->paged;
 }
 
 /* Releases the free memory of one arena. */

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "alloc/cache/arena.h"
-#include "alloc/cache/move.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/trace.h"
 #include "alloc/memory/pages.h"
 #include "alloc/memory/stat.h"
@@ -125,6 +125,11 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
 
 /* ---- Fixed segments ---- */
 
+/* Whether the pool has functions for its memory. */
+static bool is_provided(const weir__arena *arena) {
+  return arena->pool->owner && arena->pool->owner->growth == WEIR__GROWTH_PROVIDED;
+}
+
 /* Obtains memory for a fixed segment from the driver, or from the functions of the pool. */
 static weir_cu_result get_memory(weir__heap *heap, const weir__arena *arena, uint64_t bytes, weir_cu_deviceptr *base) {
   const weir__private_pool *owner = arena->pool->owner;
@@ -133,7 +138,7 @@ static weir_cu_result get_memory(weir__heap *heap, const weir__arena *arena, uin
   weir_cu_result r;
   if (!weir__capture_relax(heap, &mode))
     return WEIR_CU_STREAM_CAPTURE_UNSUPPORTED;
-  if (owner && owner->alloc) {
+  if (is_provided(arena)) {
     *base = (weir_cu_deviceptr)owner->alloc(owner->context, bytes, heap->device, arena->stream);
     r = *base ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
   } else
@@ -150,7 +155,7 @@ static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t bas
   bool gone = true;
   if (!weir__capture_relax(heap, &mode))
     return false;
-  if (owner && owner->alloc)
+  if (is_provided(arena))
     owner->free(owner->context, (void *)base, bytes, heap->device, arena->stream);
   else
     gone = weir__heap_ok(heap, driver->MemFree(driver, base), "cuMemFree");
@@ -158,7 +163,7 @@ static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t bas
   return gone;
 }
 
-static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+weir__block *weir__grow_fixed(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   weir_cu_deviceptr base = 0;
   heap->promised += bytes; /* reserves the bytes against the limit while the lock is released */
   if (settings->release_lock_on_malloc)
@@ -194,6 +199,7 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   if (!block)
     goto forget_range;
   segment->first = block;
+  segment->growth = is_provided(arena) ? WEIR__GROWTH_PROVIDED : WEIR__GROWTH_FIXED;
   weir__segment_count(heap, segment, 1, (int64_t)bytes);
   return block;
 
@@ -363,7 +369,7 @@ static bool has_no_pages(const weir__segment *segment) {
 static void drop_if_unmapped(weir__heap *heap, weir__segment *segment, bool is_idle) {
   weir__arena *arena = segment->arena;
   weir__block *block = segment->first;
-  if (!has_no_pages(segment) || (segment->is_moving && !is_idle) ||
+  if (!has_no_pages(segment) || (weir__pages_move(segment) && !is_idle) ||
       weir__reservation_close(&heap->pages, &segment->memory))
     return;
   weir__tree_remove(&arena->unmapped, block);
@@ -402,7 +408,7 @@ bool weir__has_left_reservations(const weir__heap *heap, const weir__arena *aren
   for (const weir__block *b = weir__tree_after(arena->unmapped, 0); b;
        b = weir__tree_after(arena->unmapped, b->address)) {
     const weir__segment *segment = weir__segment_of(heap, b);
-    if (segment->is_moving && has_no_pages(segment))
+    if (weir__pages_move(segment) && has_no_pages(segment))
       return true;
   }
   return false;
@@ -440,8 +446,8 @@ uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *setti
 }
 
 weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
-                                   bool is_moving) {
-  bool has_small_pages = arena->pool->is_small || is_moving;
+                                   weir__growth growth) {
+  bool has_small_pages = arena->pool->is_small || growth == WEIR__GROWTH_MOVING;
   uint64_t slot =
       weir__round_up(has_small_pages ? WEIR__SMALL_SEGMENT : settings->large_segment_size, heap->pages.granularity);
   uint64_t size = weir__round_up(weir__reserve_bytes(heap, settings, arena->stream), slot);
@@ -464,10 +470,10 @@ weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const w
       free(segment);
     return NULL;
   }
-  atomic_store(&heap->had_expandable, true);
+  atomic_store(&heap->had_pages, true);
   block->state = WEIR__UNMAPPED;
   segment->first = block;
-  segment->is_moving = is_moving;
+  segment->growth = growth;
   weir__tree_insert(&arena->unmapped, block);
   return block;
 }
@@ -479,14 +485,14 @@ static weir__block *find_place(weir__heap *heap, weir__arena *arena, const weir_
        block = weir__tree_after(arena->unmapped, block->address)) {
     weir__block *previous = weir__block_previous(block);
     weir__block *from = previous && !weir__block_is_active(previous) ? previous : block;
-    if (has_room(from, bytes) && !weir__segment_of(heap, from)->is_moving)
+    if (has_room(from, bytes) && !weir__pages_move(weir__segment_of(heap, from)))
       return from;
   }
-  return weir__reserve_segment(heap, arena, settings, bytes, false);
+  return weir__reserve_segment(heap, arena, settings, bytes, WEIR__GROWTH_EXPANDABLE);
 }
 
-static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                                    uint64_t bytes) {
+weir__block *weir__grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                                   uint64_t bytes) {
   weir__arena_lock(arena);
   weir__block *block = find_place(heap, arena, settings, bytes), *result = NULL;
   weir__segment *segment = block ? weir__segment_of(heap, block) : NULL;
@@ -532,24 +538,10 @@ bool weir__over_limit(const weir__heap *heap, uint64_t bytes) {
   return heap->has_limit && (bytes > heap->limit || taken > heap->limit - bytes);
 }
 
-weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
-                             uint64_t segment_bytes) {
-  heap->pages.failure = WEIR_CU_SUCCESS;
-  bool own_memory = arena->pool->owner && arena->pool->owner->alloc;
-  heap->met_limit = heap->has_limit;
-  if (!own_memory && weir__pool_moves(settings, arena->pool))
-    return weir__move_pages(heap, arena, settings, bytes);
-  if (weir__over_limit(heap, segment_bytes))
-    return NULL;
-  heap->met_limit = false;
-  return settings->expandable_segments && !own_memory ? grow_expandable(heap, arena, settings, bytes)
-                                                      : grow_fixed(heap, arena, settings, segment_bytes);
-}
-
 void weir__heap_free_segments(weir__heap *heap) {
   while (heap->segments) {
     weir__segment *segment = heap->segments;
-    if (!segment->memory.slot) {
+    if (!weir__has_pages(segment)) {
       weir__page_map_update(heap->allocator->page_map, segment->memory.base, segment->memory.bytes, segment->arena,
                             false);
       give_memory(heap, segment->arena, segment->memory.base, segment->memory.bytes);

@@ -9,10 +9,10 @@
 
 /* ---- Growing ---- */
 
-/* A new block of at least `bytes`, outside of the index and held so that its neighbours do not merge it. NULL if the
- * limit is reached, the driver is out of memory, or another call failed (heap->pages.failure). */
-weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
-                             uint64_t segment_bytes);
+/* weir__heap_grow of a pool that grows by fixed segments, of `bytes`, and by expandable ones. */
+weir__block *weir__grow_fixed(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes);
+weir__block *weir__grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                                   uint64_t bytes);
 
 /* Address space reserved by an expandable segment of a stream: 9/8 of the device's memory, or less by the settings. */
 uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream);
@@ -23,7 +23,7 @@ bool weir__over_limit(const weir__heap *heap, uint64_t bytes);
 /* Reserves address space for a new segment of an arena, whose lock is held: one unmapped block of at least `bytes`.
  * NULL if that fails. */
 weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
-                                   bool is_moving);
+                                   weir__growth growth);
 
 /* ---- The books of a range of an expandable segment. The arena's lock is held too ---- */
 

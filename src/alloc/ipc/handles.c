@@ -21,6 +21,7 @@
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/backend_port.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/pointer.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/uncached.h"
@@ -212,7 +213,7 @@ weir_status weir__ipc_find(const char *caller, weir_allocator *allocator, uint64
     return weir__no_block(caller, address);
   void *start = NULL;
   uint64_t bytes;
-  if (!(segment && segment->memory.slot) && weir_allocator_base(allocator, (void *)address, &start, &bytes))
+  if (!(segment && weir__has_pages(segment)) && weir_allocator_base(allocator, (void *)address, &start, &bytes))
     return weir__no_block(caller, address);
   *base = (uint64_t)start;
   return WEIR_OK;
@@ -223,7 +224,7 @@ static void for_each_page(weir__heap *heap, const weir__block *block, void (*cha
                           int by) {
   const weir__segment *segment = weir__segment_lookup(heap, block);
   uint64_t end = block->address + weir__block_bytes(block);
-  if (!segment || !segment->memory.slot)
+  if (!segment || !weir__has_pages(segment))
     return;
   const weir__mapping *mapping = weir__mapping_at(&segment->memory, block->address);
   for (uint64_t at = mapping->address; at < end; at += mapping->page->bytes) {

@@ -1,0 +1,79 @@
+#include "alloc/cache/growth.h"
+
+#include "alloc/cache/arena.h"
+#include "alloc/cache/move.h"
+#include "alloc/cache/segment.h"
+
+/* ---- The decision ---- */
+
+/* Pages move only where the driver's guarantee about aliases is trusted. */
+static void fit_moving_pages(const weir_allocator *allocator, weir__settings *settings) {
+  for (int i = 0; i < allocator->heap_count && settings->moving_pages; i++) {
+    const weir__heap *heap = &allocator->heaps[i];
+    if (heap->capability >= settings->moving_pages_min_capability)
+      continue;
+    weir__log(WEIR_LOG_WARN,
+              "moving_pages is off: device %d has compute capability %llu.%llu, which is less than "
+              "moving_pages_min_capability:%llu",
+              i, (unsigned long long)heap->capability / 10, (unsigned long long)heap->capability % 10,
+              (unsigned long long)settings->moving_pages_min_capability);
+    settings->moving_pages = false;
+  }
+}
+
+void weir__growth_fit(const weir_allocator *allocator, weir__settings *settings) {
+  fit_moving_pages(allocator, settings);
+  int device = 0;
+  while (device < allocator->heap_count && allocator->heaps[device].pages.granularity)
+    device++;
+  if (!settings->expandable_segments || device == allocator->heap_count)
+    return;
+  weir__log(WEIR_LOG_WARN, "expandable_segments not supported on this platform: device %d has no virtual memory",
+            device);
+  settings->expandable_segments = settings->moving_pages = false;
+}
+
+weir__growth weir__growth_of_options(const weir__heap *heap, const weir_pool_options *options) {
+  if (options->alloc)
+    return WEIR__GROWTH_PROVIDED;
+  bool can_move = heap->pages.granularity && heap->capability >= weir__settings_of(heap)->moving_pages_min_capability;
+  return options->moving_pages && can_move ? WEIR__GROWTH_MOVING : WEIR__GROWTH_BY_SETTINGS;
+}
+
+weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                             uint64_t segment_bytes) {
+  weir__growth growth = weir__growth_of(settings, arena->pool);
+  heap->pages.failure = WEIR_CU_SUCCESS;
+  heap->met_limit = heap->has_limit;
+  if (growth == WEIR__GROWTH_MOVING)
+    return weir__move_pages(heap, arena, settings, bytes); /* checks the limit itself */
+  if (weir__over_limit(heap, segment_bytes))
+    return NULL;
+  heap->met_limit = false;
+  return growth == WEIR__GROWTH_EXPANDABLE ? weir__grow_expandable(heap, arena, settings, bytes)
+                                           : weir__grow_fixed(heap, arena, settings, segment_bytes);
+}
+
+/* ---- Placement ---- */
+
+/* The size that a block would have if the address space behind it were mapped. */
+static uint64_t could_become(const weir__block *block) {
+  const weir__block *next = weir__block_next(block);
+  return weir__block_bytes(block) + (next && !weir__block_is_mapped(next) ? weir__block_bytes(next) : 0);
+}
+
+weir__block *weir__growth_choose_still(weir__arena *arena, const weir__settings *settings, weir__block *block) {
+  if (!weir__growth_reserves(settings)) {
+    /* Expandable segments were turned off after this one was created, perhaps to share memory with another process: its
+     * blocks no longer serve requests. */
+    while (block && block->paged)
+      block = weir__index_next(&arena->free, block);
+    return block;
+  }
+  /* The last mapped block counts with the size it can grow to, so a smaller block that also fits is preferred. */
+  weir__block *next;
+  while (block->paged && block->next && !weir__block_is_mapped(weir__block_next(block)) &&
+         (next = weir__index_next(&arena->free, block)) && could_become(next) < could_become(block))
+    block = next;
+  return block;
+}

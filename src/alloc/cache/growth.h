@@ -1,0 +1,73 @@
+/*
+ * Growth: what a pool obtains memory by, when no cached block serves a request. It is a property of the pool, by its
+ * own options or else by the settings, and is decided here alone. A segment keeps the growth that made it, whatever the
+ * settings become.
+ */
+#ifndef WEIR_ALLOC_CACHE_GROWTH_H
+#define WEIR_ALLOC_CACHE_GROWTH_H
+
+#include "alloc/cache/heap.h"
+
+/* What the pool's options say, else the settings. */
+static inline weir__growth weir__growth_of(const weir__settings *settings, const weir__pool *pool) {
+  if (pool->owner && pool->owner->growth != WEIR__GROWTH_BY_SETTINGS)
+    return pool->owner->growth;
+  return settings->moving_pages          ? WEIR__GROWTH_MOVING
+         : settings->expandable_segments ? WEIR__GROWTH_EXPANDABLE
+                                         : WEIR__GROWTH_FIXED;
+}
+
+/* Whether a request may be served by pages that the pool has, at another address: then it is known only afterwards how
+ * much new memory it needs. */
+static inline bool weir__growth_reuses(const weir__settings *settings, const weir__pool *pool) {
+  const weir__private_pool *owner = pool->owner;
+  return owner && owner->growth != WEIR__GROWTH_BY_SETTINGS ? owner->growth == WEIR__GROWTH_MOVING
+                                                            : settings->moving_pages;
+}
+
+/* Whether the settings ask for reservations of addresses. */
+static inline bool weir__growth_reserves(const weir__settings *settings) { return settings->expandable_segments; }
+
+/* Turns off what a device of the allocator cannot do, with a warning. */
+void weir__growth_fit(const weir_allocator *allocator, weir__settings *settings);
+
+/* That of a new private pool. */
+weir__growth weir__growth_of_options(const weir__heap *heap, const weir_pool_options *options);
+
+/* A new block of at least `bytes`, outside of the index and held so that its neighbours do not merge it. NULL if the
+ * limit is reached, the driver is out of memory, or another call failed (heap->pages.failure). The heap's lock is held,
+ * and no arena's. */
+weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                             uint64_t segment_bytes);
+
+/* ---- What follows from it for segments and blocks ---- */
+
+/* Whether a segment is a reservation into which pages are mapped. */
+static inline bool weir__has_pages(const weir__segment *segment) { return segment->memory.slot != 0; }
+
+/* Whether the pages of a segment may move, and differ in size. */
+static inline bool weir__pages_move(const weir__segment *segment) { return segment->growth == WEIR__GROWTH_MOVING; }
+
+/* Whether a block is split, so that its remainder becomes free. */
+static inline bool weir__should_split(const weir__settings *settings, const weir__pool *pool, uint64_t have,
+                                      uint64_t bytes) {
+  uint64_t rest = have - bytes;
+  const weir__private_pool *owner = pool->owner;
+  if (owner && atomic_load_explicit(&owner->no_split, memory_order_relaxed))
+    return false;
+  if (pool->is_small || weir__growth_reserves(settings) || (owner && owner->growth == WEIR__GROWTH_MOVING))
+    return rest >= WEIR__UNIT;
+  return bytes < settings->max_split_size && rest > WEIR__SMALL_MAX;
+}
+
+/* weir__growth_choose of a pool that does not move pages. */
+weir__block *weir__growth_choose_still(weir__arena *arena, const weir__settings *settings, weir__block *block);
+
+/* Called when the best fit is a block of pages: returns a better candidate if there is one, or NULL if no block may be
+ * used. */
+static inline weir__block *weir__growth_choose(weir__arena *arena, const weir__settings *settings, weir__block *block) {
+  bool moves = settings->moving_pages || weir__growth_reuses(settings, arena->pool); /* the usual case first */
+  return moves ? block : weir__growth_choose_still(arena, settings, block);
+}
+
+#endif
