@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/environment.h"
 #include "src/libraries.h"
 #include "src/memory.h"
 
@@ -16,10 +17,7 @@ static atomic_int fp16_reduced = WEIR_REDUCED_PRECISION_ALLOW, bf16_reduced = WE
 static atomic_int fp16_accumulation, deterministic;
 
 /* The environment raises the default, and forbids to lower it. */
-static bool is_overridden(void) {
-  const char *text = secure_getenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE");
-  return text && !strcmp(text, "1");
-}
+static bool is_overridden(void) { return weir__compute_env_is(WEIR__ENV_ALLOW_TF32, "1"); }
 
 void weir_blas_set_allow_tf32(int allow) {
   if (!allow && is_overridden())
@@ -97,7 +95,7 @@ weir_status weir_blas_check_deterministic(void) {
       "CUBLAS_WORKSPACE_CONFIG=:16:8. For more information, go to "
       "https://docs.nvidia.com/cuda/cublas/index.html#results-reproducibility";
   int mode = atomic_load(&deterministic);
-  const char *config = secure_getenv("CUBLAS_WORKSPACE_CONFIG");
+  const char *config = weir__compute_env(WEIR__ENV_WORKSPACE);
   if (mode == WEIR_DETERMINISTIC_OFF || (config && (!strcmp(config, ":4096:8") || !strcmp(config, ":16:8"))))
     return WEIR_OK;
   if (mode == WEIR_DETERMINISTIC_ERROR)
@@ -145,7 +143,7 @@ static bool parse_config(const char *text, uint64_t *bytes) {
 
 weir_status weir_blas_workspace_bytes(int device, uint64_t *bytes) {
   WEIR__CHECK_ARGUMENT(bytes);
-  const char *config = secure_getenv("CUBLAS_WORKSPACE_CONFIG");
+  const char *config = weir__compute_env(WEIR__ENV_WORKSPACE);
   uint64_t parsed;
   if (config && parse_config(config, &parsed)) {
     *bytes = parsed;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "src/compile.h"
+#include "src/environment.h"
 #include "src/libraries.h"
 
 static weir__nvrtc loaded;
@@ -94,7 +95,7 @@ typedef struct target {
  * runtime, or in the toolkit. */
 static void find_headers(char include[1100]) {
   char path[1024] = "", file[1200];
-  const char *how, *home = secure_getenv("CUDA_HOME"), *other = secure_getenv("CUDA_PATH");
+  const char *how, *home = weir__compute_env(WEIR__ENV_CUDA_HOME), *other = weir__compute_env(WEIR__ENV_CUDA_PATH);
   if (weir_library_find("nvrtc", path, sizeof path, &how) || !strrchr(path, '/'))
     *path = 0;
   else

@@ -16,6 +16,7 @@
 
 #include "soft_texts.h" /* generated: soft_cuda_h and soft_cuda_functions_h */
 #include "src/compile.h"
+#include "src/environment.h"
 
 /* ---- The compiler ---- */
 
@@ -28,7 +29,7 @@ static bool is_program(const char *path) {
 static bool find_program(const char *command, char path[PATH_MAX]) {
   if (strchr(command, '/'))
     return (size_t)snprintf(path, PATH_MAX, "%s", command) < PATH_MAX && is_program(path);
-  const char *at = secure_getenv("PATH");
+  const char *at = weir__compute_env(WEIR__ENV_PATH);
   for (at = at ? at : "/usr/local/bin:/usr/bin:/bin"; *at;) {
     size_t length = strcspn(at, ":");
     if (length && (size_t)snprintf(path, PATH_MAX, "%.*s/%s", (int)length, at, command) < PATH_MAX && is_program(path))
@@ -39,8 +40,8 @@ static bool find_program(const char *command, char path[PATH_MAX]) {
 }
 
 static weir_status find_compiler(const char *caller, char path[PATH_MAX]) {
-  const char *named = secure_getenv("WEIR_CXX");
-  if (named && *named) {
+  const char *named = weir__compute_env(WEIR__ENV_CXX);
+  if (named) {
     if (find_program(named, path))
       return WEIR_OK;
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: WEIR_CXX=%s is not a program", caller, named);
@@ -118,8 +119,8 @@ typedef struct folder {
 } folder;
 
 static bool make_folder(folder *f) {
-  const char *root = secure_getenv("TMPDIR");
-  return (size_t)snprintf(f->path, sizeof f->path, "%s/weir-XXXXXX", root && *root ? root : "/tmp") < sizeof f->path &&
+  const char *root = weir__compute_env(WEIR__ENV_TEMPORARY);
+  return (size_t)snprintf(f->path, sizeof f->path, "%s/weir-XXXXXX", root ? root : "/tmp") < sizeof f->path &&
          mkdtemp(f->path);
 }
 

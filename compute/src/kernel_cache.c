@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "src/base.h"
+#include "src/environment.h"
 #include "weir/adapter.h"
 
 /* ---- Bytes ---- */
@@ -55,10 +56,10 @@ uint64_t weir__hash_bytes(uint64_t seed, const void *data, size_t count) {
 static const char suffix[] = ".kernel";
 
 bool weir__cache_folder(char *path, size_t size) {
-  const char *own = secure_getenv("WEIR_CACHE_DIR"), *cache = secure_getenv("XDG_CACHE_HOME"),
-             *home = secure_getenv("HOME");
+  const char *own = weir__compute_env(WEIR__ENV_CACHE_DIR), *cache = weir__compute_env(WEIR__ENV_CACHE_HOME),
+             *home = weir__compute_env(WEIR__ENV_HOME);
   int length;
-  if (own && *own)
+  if (own)
     length = snprintf(path, size, "%s", own);
   else if (cache && *cache == '/')
     length = snprintf(path, size, "%s/weir", cache);
@@ -190,10 +191,9 @@ static int by_use(const void *a, const void *b) {
 }
 
 static uint64_t size_limit(void) {
-  const char *text = getenv("WEIR_CACHE_SIZE");
   uint64_t bytes = 1ull << 30;
-  if (text && *text && weir_bytes_parse(text, &bytes))
-    weir__log(WEIR_LOG_WARN, "WEIR_CACHE_SIZE=%s is not a size; the limit is 1 GiB", text);
+  if (!weir__compute_env_bytes(WEIR__ENV_CACHE_SIZE, &bytes))
+    weir__compute_env_ignore(WEIR__ENV_CACHE_SIZE, "the limit is 1 GiB");
   return bytes;
 }
 

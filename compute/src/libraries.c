@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "src/compute.h"
+#include "src/environment.h"
 
 /* Versions, newest first, as the loader knows them. */
 static const char *const nvrtc_names[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so", NULL};
@@ -18,16 +19,17 @@ static const char *const cublas_names[] = {"libcublas.so.13", "libcublas.so.12",
 static const char *const nccl_names[] = {"libnccl.so.2", "libnccl.so", NULL};
 
 static struct library {
-  const char *name, *variable;
+  const char *name;
+  weir__variable variable; /* that names the file */
   const char *const *file_names;
   void *handle; /* NULL if it was not found, or not looked for */
   bool is_known;
   char *path, *reason;
   const char *how;
 } libraries[] = {
-    {.name = "nvrtc", .variable = "WEIR_NVRTC_LIBRARY", .file_names = nvrtc_names},
-    {.name = "cublas", .variable = "WEIR_CUBLAS_LIBRARY", .file_names = cublas_names},
-    {.name = "nccl", .variable = "WEIR_NCCL_LIBRARY", .file_names = nccl_names},
+    {.name = "nvrtc", .variable = WEIR__ENV_NVRTC_LIBRARY, .file_names = nvrtc_names},
+    {.name = "cublas", .variable = WEIR__ENV_CUBLAS_LIBRARY, .file_names = cublas_names},
+    {.name = "nccl", .variable = WEIR__ENV_NCCL_LIBRARY, .file_names = nccl_names},
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards libraries and folders */
 
@@ -89,15 +91,15 @@ static bool try_pattern(struct library *library, const char *folder, const char 
 }
 
 static void look_for(struct library *library) {
-  const char *named = secure_getenv(library->variable);
+  const char *named = weir__compute_env(library->variable);
   char reason[1400];
   library->is_known = true;
-  if (named && *named) {
+  if (named) {
     if (try_open(library, named, "named by the environment"))
       return;
     const char *why = dlerror();
-    snprintf(reason, sizeof reason, "%s, which %s names, cannot be loaded: %.700s", named, library->variable,
-             why ? why : "no reason given");
+    snprintf(reason, sizeof reason, "%s, which %s names, cannot be loaded: %.700s", named,
+             weir__compute_env_name(library->variable), why ? why : "no reason given");
     library->reason = strdup(reason);
     return;
   }
@@ -115,12 +117,11 @@ static void look_for(struct library *library) {
     if (try_pattern(library, folders[i], "", "in a folder of the program") ||
         try_pattern(library, folders[i], "/nvidia/*/lib", "in a Python package"))
       return;
-  static const char *const roots[] = {"CUDA_HOME", "CUDA_PATH"};
+  static const weir__variable roots[] = {WEIR__ENV_CUDA_HOME, WEIR__ENV_CUDA_PATH};
   for (size_t i = 0; i < WEIR_COUNT_OF(roots); i++) {
-    const char *root = secure_getenv(roots[i]);
-    if (root && *root &&
-        (try_pattern(library, root, "/lib64", "in the CUDA toolkit") ||
-         try_pattern(library, root, "/lib", "in the CUDA toolkit")))
+    const char *root = weir__compute_env(roots[i]);
+    if (root && (try_pattern(library, root, "/lib64", "in the CUDA toolkit") ||
+                 try_pattern(library, root, "/lib", "in the CUDA toolkit")))
       return;
   }
   if (try_pattern(library, "/usr/local/cuda", "/lib64", "in the CUDA toolkit") ||
@@ -130,7 +131,7 @@ static void look_for(struct library *library) {
       reason, sizeof reason,
       "%s was not found: not loaded, not on the loader's path, in none of %zu folders of packages, and not in a CUDA "
       "toolkit; name it with %s",
-      library->file_names[last], folder_count, library->variable);
+      library->file_names[last], folder_count, weir__compute_env_name(library->variable));
   library->reason = strdup(reason);
 }
 

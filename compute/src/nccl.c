@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/environment.h"
 #include "weir/graph.h"
 #include "weir/snapshot.h"
 #include "weir/soft.h"
@@ -282,17 +283,13 @@ static weir_status check_seconds(const char *caller, const char *name, double se
 }
 
 static weir_status read_timeout(const char *caller, double *seconds) {
-  const char *text = getenv("WEIR_NCCL_TIMEOUT");
-  if (*seconds == 0 && text && *text) {
-    char *end;
-    *seconds = strtod(text, &end);
-    if (*end || !(*seconds > 0) || *seconds > longest_timeout_s)
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                        "%s: WEIR_NCCL_TIMEOUT is \"%s\"; expected a number of seconds above 0, up to %g", caller, text,
-                        longest_timeout_s);
-  }
+  char text[WEIR__TEXT_SIZE];
+  double by_default = default_timeout_s;
+  if (*seconds == 0 && !weir__compute_env_number(WEIR__ENV_NCCL_TIMEOUT, &by_default))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s", caller,
+                      weir__compute_env_expected(WEIR__ENV_NCCL_TIMEOUT, text));
   if (*seconds == 0)
-    *seconds = default_timeout_s;
+    *seconds = by_default;
   return check_seconds(caller, "timeout_s", *seconds);
 }
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "src/base.h"
+#include "src/environment.h"
 #include "src/hash_map.h"
 #include "src/nvtx.h"
 #include "weir/device.h"
@@ -64,10 +65,10 @@ static void *symbol_of(void *library, const char *name, void *function, size_t s
 }
 
 static void look_for_tool(void) {
-  const char *path = secure_getenv("NVTX_INJECTION64_PATH");
+  const char *path = weir__compute_env(WEIR__ENV_NVTX_TOOL);
   weir__nvtx_initialize initialize;
   int found = NO_TOOL;
-  void *library = path && *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+  void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
   if (library && symbol_of(library, "InitializeInjectionNvtx2", &initialize, sizeof initialize) &&
       initialize(get_table)) {
     tool = library;
@@ -76,7 +77,7 @@ static void look_for_tool(void) {
     memset(functions, 0, sizeof functions);
     if (library)
       dlclose(library);
-    if (path && *path)
+    if (path)
       weir__log(WEIR_LOG_INFO, "NVTX_INJECTION64_PATH=%s is not an NVTX tool, or refused to start", path);
   }
   atomic_store_explicit(&listening, found, memory_order_release);

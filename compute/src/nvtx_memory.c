@@ -12,6 +12,7 @@
 
 #include "src/base.h"
 #include "src/compute.h"
+#include "src/environment.h"
 #include "src/nvtx.h"
 #include "weir/adapter.h"
 #include "weir/compute/nvtx.h"
@@ -24,9 +25,8 @@ static void *domain;
 static bool is_wanted; /* the tool has the functions below */
 
 static void attach(void) {
-  const char *setting = secure_getenv("WEIR_NVTX_MEMORY");
   weir__on_device on;
-  if (setting && strcmp(setting, "0") == 0)
+  if (weir__compute_env_is(WEIR__ENV_NVTX_MEMORY, "0"))
     return;
   /* compute-sanitizer allows the extension only once there is a context. */
   if (weir_nvtx_is_listening() && weir_is_initialized() && !weir__compute_enter(__func__, -1, &on))

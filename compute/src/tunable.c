@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "src/blas.h"
+#include "src/environment.h"
 #include "src/hash_map.h"
 #include "src/tuning_file.h"
 
@@ -33,40 +34,18 @@ static struct environment {
 } environment;
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
-/* The value of one of Weir's variables, or else of PyTorch's; `name` becomes the name of the one that is set. */
-static const char *variable(const char **name) {
-  static char other[64]; /* one thread at a time reads the environment */
-  const char *value = secure_getenv(*name);
-  if (value && *value)
-    return value;
-  snprintf(other, sizeof other, "PYTORCH%s", *name + strlen("WEIR"));
-  *name = other;
-  value = secure_getenv(other);
-  return value && *value ? value : NULL;
-}
-
-static bool is_text(const char *name, const char *text) {
-  const char *value = variable(&name);
-  return value && !strcmp(value, text);
-}
-
-static number read_number(const char *name) {
-  char *end;
-  const char *text = variable(&name);
-  if (!text)
-    return (number){0};
-  errno = 0;
-  long value = strtol(text, &end, 10);
-  if (end == text || *end || errno || value > INT_MAX || value < INT_MIN) {
-    weir__log(WEIR_LOG_WARN, "%s is ignored: expected a number, got \"%s\"", name, text);
-    return (number){0};
-  }
-  return (number){true, (int)value};
+static number read_number(weir__variable variable) {
+  double value = 0;
+  bool is_set = weir__compute_env(variable) != NULL;
+  if (weir__compute_env_number(variable, &value) && (int)value == value)
+    return (number){is_set, (int)value};
+  weir__compute_env_ignore(variable, "it is ignored");
+  return (number){0};
 }
 
 static void read_check(void) {
   char *end = NULL;
-  const char *name = "WEIR_TUNABLEOP_NUMERICAL_CHECK", *text = variable(&name);
+  const char *text = weir__compute_env(WEIR__ENV_TUNABLE_CHECK);
   if (!text)
     return;
   struct environment *e = &environment;
@@ -81,30 +60,30 @@ static void read_check(void) {
     e->rtol = strtod(text, &end);
   }
   if (end == text || *end || !(e->atol > 0) || !(e->rtol > 0)) {
-    weir__log(WEIR_LOG_WARN, "%s is ignored: expected two positive numbers such as 1e-5_1e-5", name);
+    weir__compute_env_ignore(WEIR__ENV_TUNABLE_CHECK, "it is ignored");
     e->has_check = false;
   }
 }
 
-static char *read_name(const char *name) {
-  const char *text = variable(&name);
+static char *read_name(weir__variable variable) {
+  const char *text = weir__compute_env(variable);
   return text ? strdup(text) : NULL;
 }
 
 static void read_environment(void) {
   struct environment *e = &environment;
-  e->enables = is_text("WEIR_TUNABLEOP_ENABLED", "1");
-  e->forbids_tuning = is_text("WEIR_TUNABLEOP_TUNING", "0");
-  e->records_untuned = is_text("WEIR_TUNABLEOP_RECORD_UNTUNED", "1");
-  e->max_duration = read_number("WEIR_TUNABLEOP_MAX_TUNING_DURATION_MS");
-  e->max_iterations = read_number("WEIR_TUNABLEOP_MAX_TUNING_ITERATIONS");
-  e->max_warmup_duration = read_number("WEIR_TUNABLEOP_MAX_WARMUP_DURATION_MS");
-  e->max_warmup_iterations = read_number("WEIR_TUNABLEOP_MAX_WARMUP_ITERATIONS");
-  e->rotating = read_number("WEIR_TUNABLEOP_ROTATING_BUFFER_SIZE");
-  e->verbose = read_number("WEIR_TUNABLEOP_VERBOSE");
-  e->filename = read_name("WEIR_TUNABLEOP_FILENAME");
-  e->untuned = read_name("WEIR_TUNABLEOP_UNTUNED_FILENAME");
-  e->messages = read_name("WEIR_TUNABLEOP_VERBOSE_FILENAME");
+  e->enables = weir__compute_env_is(WEIR__ENV_TUNABLE_ENABLED, "1");
+  e->forbids_tuning = weir__compute_env_is(WEIR__ENV_TUNABLE_TUNING, "0");
+  e->records_untuned = weir__compute_env_is(WEIR__ENV_TUNABLE_RECORD_UNTUNED, "1");
+  e->max_duration = read_number(WEIR__ENV_TUNABLE_MAX_DURATION);
+  e->max_iterations = read_number(WEIR__ENV_TUNABLE_MAX_ITERATIONS);
+  e->max_warmup_duration = read_number(WEIR__ENV_TUNABLE_MAX_WARMUP_DURATION);
+  e->max_warmup_iterations = read_number(WEIR__ENV_TUNABLE_MAX_WARMUP_ITERATIONS);
+  e->rotating = read_number(WEIR__ENV_TUNABLE_ROTATING);
+  e->verbose = read_number(WEIR__ENV_TUNABLE_VERBOSE);
+  e->filename = read_name(WEIR__ENV_TUNABLE_FILENAME);
+  e->untuned = read_name(WEIR__ENV_TUNABLE_UNTUNED_FILENAME);
+  e->messages = read_name(WEIR__ENV_TUNABLE_VERBOSE_FILENAME);
   read_check();
 }
 

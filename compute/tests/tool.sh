@@ -22,5 +22,7 @@ run 0 --nccl
 export WEIR_NVRTC_LIBRARY=/nonexistent
 run 0
 grep -q '^nvrtc  *not found$' "$work/out"
+run 0 --environment
+grep -q '^  WEIR_NCCL_TIMEOUT$' "$work/out"
 run 2 --other
 grep -q '^usage: ' "$work/err"

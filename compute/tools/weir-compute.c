@@ -1,7 +1,9 @@
 /*
  * weir-compute: the libraries of NVIDIA that libweir_compute loads, and where they were found; with --nccl, the memory
- * of an NCCL communicator on each device.
+ * of an NCCL communicator on each device; with --environment, the environment variables.
  */
+#include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <weir/compute/kernel.h>
@@ -49,13 +51,41 @@ static weir_status print_communicators(void) {
   return status;
 }
 
+#define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define WEIR__GROUP(heading) {.group = heading},
+#define WEIR__VARIABLE(id, names, from, to, values, preset, help) {NULL, NAMES names, values, preset, help},
+static const struct {
+  const char *group, *const *names, *values, *preset, *help;
+} table[] = {
+#include "src/environment_table.h"
+};
+
+/* In the form of `weir help environment`. */
+static void print_environment(void) {
+  puts("These environment variables are read by libweir_compute. In set-user-ID programs they are ignored.");
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    if (table[i].group)
+      printf("\n%s:", table[i].group);
+    for (size_t n = 0; table[i].names && table[i].names[n]; n++)
+      printf("%s%s", n ? ", " : "  ", table[i].names[n]);
+    if (table[i].names)
+      printf("\n      %s\n      Values: %s.", table[i].help, table[i].values);
+    printf(table[i].preset ? " Default: %s.\n" : "\n", table[i].preset);
+  }
+}
+
 int main(int argc, char **argv) {
-  if (argc > 2 || (argc == 2 && strcmp(argv[1], "--nccl") != 0)) {
+  bool prints_environment = argc == 2 && !strcmp(argv[1], "--environment");
+  if (argc > 2 || (argc == 2 && !prints_environment && strcmp(argv[1], "--nccl") != 0)) {
     fprintf(stderr,
-            "usage: weir-compute [--nccl]\n"
+            "usage: weir-compute [--nccl | --environment]\n"
             "Show which libraries of NVIDIA libweir_compute finds. With --nccl, also create an NCCL communicator on "
-            "each device, and show its memory.\n");
+            "each device, and show its memory. With --environment, show the environment variables instead.\n");
     return 2;
+  }
+  if (prints_environment) {
+    print_environment();
+    return 0;
   }
   print_libraries();
   weir_status status = argc == 2 ? print_communicators() : WEIR_OK;

@@ -13,7 +13,7 @@ const pyweir_api *pyweir;
 static weir_status use_allocator(weir_allocator *allocator) {
   weir_status status = weir_compute_use_allocator(allocator);
   /* A tool that was started with the program checks accesses to memory. */
-  if (!status && getenv("NVTX_INJECTION64_PATH") && weir_nvtx_report_memory(allocator, NULL))
+  if (!status && weir_nvtx_is_listening() && weir_nvtx_report_memory(allocator, NULL))
     weir_log_message(WEIR_LOG_WARN, weir_last_error());
   return status;
 }
