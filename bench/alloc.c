@@ -1,5 +1,6 @@
 /*
- * alloc: what an allocation and its free cost, through Weir with and without expandable segments, and through mimalloc.
+ * alloc: what an allocation and its free cost, through Weir with and without expandable segments, with a scope for each
+ * thread, and through mimalloc.
  * bench/all compares more allocators, PyTorch's among them.
  *
  *   alloc [--patterns LIST] [--threads N] [--driver ledger|soft|cuda|auto] [--conf SETTINGS] [--quick]
@@ -19,9 +20,9 @@
 #include "weir/weir.h"
 #include "weir_calls.h"
 
-enum { WEIR_SIDE, EXPANDABLE_SIDE, MIMALLOC_SIDE, SIDES };
+enum { WEIR_SIDE, EXPANDABLE_SIDE, MIMALLOC_SIDE, SCOPED_SIDE, SIDES };
 enum {
-  WEIR_SIDES = 2,   /* the first two */
+  WEIR_SIDES = 2,   /* with an allocator of their own */
   CURVE_POINTS = 5, /* 10^2 to 10^6 free blocks */
   CURVE_QUICK = 3,  /* the first of them, with --quick */
   CURVE_BYTES = 1 << 20,
@@ -30,7 +31,7 @@ enum {
   REASON_SIZE = 160
 };
 
-static const char *const side_titles[SIDES] = {"Weir", "expandable", "mimalloc"};
+static const char *const side_titles[SIDES] = {"Weir", "expandable", "mimalloc", "scopes"};
 
 /* The memory of a ledger is that of an H200; the curve needs more for a million live blocks. */
 #define LEDGER_BYTES 150109880320ull
@@ -55,7 +56,7 @@ typedef struct result {
   double median;
 } result;
 
-/* One of Weir's two contestants. */
+/* An allocator of Weir's contestants. */
 typedef struct weir_side {
   weir_driver *driver;
   bool owns_driver;
@@ -110,6 +111,22 @@ static bool no_memory(report *r) {
 /* ---- The contestants ---- */
 
 BENCH_PLAYER(weir_player, take_from_weir, give_to_weir);
+
+/* The same allocator with a scope of its own, of a pool of its own, for each thread with a stream of its own. */
+static void *scoped_thread(void *data) {
+  bench_thread *thread = data;
+  weir_allocator *allocator = thread->work->context;
+  const weir_pool_id pool = {0, (uint64_t)(uintptr_t)thread->stream};
+  bool is_open = weir_pool_begin(allocator, 0, pool, NULL, NULL) == WEIR_OK;
+  bench_do_thread(take_from_weir, give_to_weir, thread);
+  thread->is_done = thread->is_done && is_open && weir_pool_end(allocator, 0, pool) == WEIR_OK &&
+                    weir_pool_release(allocator, 0, pool) == WEIR_OK;
+  return NULL;
+}
+
+static double scoped_round(bench_work *work, long pairs) { return bench_do_threads(work, scoped_thread, pairs); }
+
+static const bench_player scoped_player = {weir_player_begin, scoped_round, weir_player_end};
 
 typedef struct mimalloc {
   void *(*malloc)(size_t bytes);
@@ -221,9 +238,11 @@ static bool pattern_failed(report *r, const bench_pattern *pattern) {
   return false;
 }
 
-static const bench_player *const players[SIDES] = {&weir_player, &weir_player, &mimalloc_player};
+static const bench_player *const players[SIDES] = {&weir_player, &weir_player, &mimalloc_player, &scoped_player};
 
-static bool is_present(const report *r, int side) { return side != MIMALLOC_SIDE || !r->no_mimalloc[0]; }
+static bool is_present(const report *r, const bench_pattern *pattern, int side) {
+  return side == SCOPED_SIDE ? pattern->kind == BENCH_OWN_STREAMS : side != MIMALLOC_SIDE || !r->no_mimalloc[0];
+}
 
 /* A failed round of Weir is an error; another contestant then has no result. */
 static bool run_rounds(report *r, int index, bench_work *works) {
@@ -231,7 +250,7 @@ static bool run_rounds(report *r, int index, bench_work *works) {
   double rounds[SIDES][BENCH_MAX_ROUNDS];
   long pairs[SIDES]; /* in a round; 0 or less if it does not take part */
   for (int i = 0; i < SIDES; i++) {
-    bool plays = is_present(r, i) && players[i]->begin(&works[i]);
+    bool plays = is_present(r, pattern, i) && players[i]->begin(&works[i]);
     pairs[i] = plays ? bench_choose_pairs(players[i], &works[i], &r->scale) : -1;
     if (i < WEIR_SIDES && pairs[i] <= 0)
       return pattern_failed(r, pattern);
@@ -267,17 +286,17 @@ static bool run_pattern(report *r, int index) {
     if (!open_weir(r, opened, 0, pattern->threads, &sides[opened]))
       goto close;
   for (int i = 0; i < SIDES; i++) {
-    bool is_weir = i < WEIR_SIDES;
+    const weir_side *side = i == MIMALLOC_SIDE ? NULL : &sides[i == EXPANDABLE_SIDE];
     works[i] = (bench_work){.pattern = pattern,
-                            .context = is_weir ? sides[i].allocator : NULL,
-                            .streams = is_weir ? (void *const *)sides[i].streams : no_streams,
+                            .context = side ? side->allocator : NULL,
+                            .streams = side ? (void *const *)side->streams : no_streams,
                             .blocks = blocks + (size_t)i * room,
                             .warm_steps = bench_warm_steps(&r->scale),
                             .core = core};
   }
   is_done = run_rounds(r, index, works);
   for (int i = 0; i < SIDES; i++)
-    if (is_present(r, i))
+    if (is_present(r, pattern, i))
       players[i]->end(&works[i]);
 close:
   if (core >= 0)
@@ -515,22 +534,29 @@ static void print_number(double value, int width) {
 }
 
 static void print_patterns(const report *r) {
-  printf("\n%-26s %10s %10s %10s %10s %6s %8s\n", "ns for a pair", side_titles[0], side_titles[1], side_titles[2],
-         "/mimalloc", "bar", "PyTorch*");
+  printf("\n%-26s %10s %10s %10s %8s %8s %10s %6s %8s\n", "ns for a pair", side_titles[0], side_titles[1],
+         side_titles[2], side_titles[3], "scopes/", "/mimalloc", "bar", "PyTorch*");
   for (int i = 0; i < BENCH_PATTERN_COUNT; i++) {
     const result *results = r->results[i];
     if (!r->wanted[i])
       continue;
     printf("%-26s", bench_patterns[i].title);
-    for (int side = 0; side < SIDES; side++)
+    for (int side = 0; side < SCOPED_SIDE; side++)
       print_cell(&results[side], 10);
+    if (results[SCOPED_SIDE].is_there)
+      print_cell(&results[SCOPED_SIDE], 8);
+    else
+      printf(" %8s", "-");
+    print_ratio(&results[SCOPED_SIDE], &results[WEIR_SIDE], 8);
     print_ratio(&results[WEIR_SIDE], &results[MIMALLOC_SIDE], 10);
     print_number(bench_patterns[i].bar, 6);
     print_number(bench_patterns[i].reference, 8);
     putchar('\n');
   }
-  puts("\n/mimalloc: Weir's time divided by mimalloc's; the bar is 4 for pairs. bar and PyTorch*: the goal, and\n"
-       "PyTorch's time, on the host of an H200 with 16 cores. They do not apply to other machines.");
+  puts(
+      "\nscopes/: the time of threads, each in a scope of a pool of its own, divided by that without; the bar is 1.2.\n"
+      "/mimalloc: Weir's time divided by mimalloc's; the bar is 4 for pairs. bar and PyTorch*: the goal, and\n"
+      "PyTorch's time, on the host of an H200 with 16 cores. They do not apply to other machines.");
 }
 
 static void print_curve(const report *r) {

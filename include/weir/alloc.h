@@ -51,7 +51,8 @@ typedef struct weir_backend {
    * Without it, memory that other streams use is freed after they have finished with it. */
   void (*record_stream)(void *context, void *pointer, weir_cu_stream stream);
 
-  /* Optional; called for the scopes of private pools (weir/pool.h). A NULL filter stands for the calling thread. */
+  /* Optional; called for the scopes of private pools (weir/pool.h). A NULL filter stands for the calling thread, whose
+   * scopes may end with it, without a call. */
   void (*begin_pool)(void *context, int device, weir_pool_id pool,
                      int (*filter)(void *filter_context, weir_cu_stream stream), void *filter_context);
   void (*end_pool)(void *context, int device, weir_pool_id pool);

@@ -64,14 +64,20 @@ weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool
 weir_status weir_pool_set_use_on_oom(weir_allocator *allocator, int device, weir_pool_id id, int use);
 weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_pool_id id, int no_split);
 
-/* Opens a scope: allocations on streams for which `filter` returns 1 come from the pool. A NULL filter selects the
- * allocations of the calling thread. Scopes nest, and the innermost one that selects an allocation gets it. Creates
- * the pool if there is none, and adds one use. */
+/* Opens a scope: allocations on streams for which `filter` returns 1, by any thread, come from the pool. A NULL filter
+ * selects the allocations of the calling thread instead. The innermost scope of the thread comes first, then those with
+ * a filter and those of captures, newest first. Creates the pool if there is none, and adds one use. Several threads
+ * may have a scope of one pool; WEIR_ERROR_BAD_STATE if the calling thread has one already, or if there is one with a
+ * filter.
+ *
+ * Allocations in a thread's scope need no lock that they would not need outside. The scope ends with the thread at the
+ * latest. Until its end, a pool that is released stays. */
 typedef int (*weir_pool_filter_fn)(void *context, weir_cu_stream stream);
 weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_pool_filter_fn filter,
                             void *context);
 
-/* Closes the scope. The use lasts until weir_pool_release. */
+/* Closes the scope: that of the calling thread, or else the one with a filter. Another thread's scope cannot be closed.
+ * The use lasts until weir_pool_release. */
 weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id);
 
 /* For programs that capture with the driver's own calls in place of weir_graph_...: between these two calls, which

@@ -56,7 +56,7 @@ static void heap_end(weir__heap *heap) {
       weir__heap_leave(heap, previous);
     driver->DevicePrimaryCtxRelease(driver, heap->device);
   }
-  weir__routes_clear(heap);
+  weir__scopes_clear(heap);
   weir__writers_delete(&heap->small);
   weir__writers_delete(&heap->large);
   weir__pool_clear(&heap->small);

@@ -74,11 +74,9 @@ weir_status weir__port_alloc(weir_allocator *allocator, weir__private_pool *pool
                              uint64_t *address) {
   if (!bytes)
     return no_bytes();
-  if (pool)
-    atomic_fetch_add(&pool->in_flight, 1);
+  weir__route_stay(pool);
   weir_status status = weir__alloc("replay", heap_of(allocator), pool, bytes, stream, address);
-  if (pool)
-    atomic_fetch_sub(&pool->in_flight, 1);
+  weir__route_leave(pool);
   return status;
 }
 

@@ -10,6 +10,7 @@
 #include "alloc/cache/arena.h"
 #include "alloc/cache/growth.h"
 #include "alloc/cache/segment.h"
+#include "alloc/pools/pool.h"
 #include "base/array.h"
 #include "base/text.h"
 #include "base/thread.h"
@@ -272,6 +273,20 @@ static void check_stats(walk *w) {
     wrong(w, "segments were not returned to the back end");
 }
 
+/* Returns how many of the scopes are captures. */
+static int check_scopes(walk *w, const weir__scope *scope) {
+  int captures = 0;
+  for (; scope; scope = scope->next) {
+    const weir__private_pool *pool = w->heap->private_pools;
+    while (pool && pool != scope->pool)
+      pool = pool->next;
+    if (!pool || !atomic_load(&pool->holds))
+      wrong(w, "a scope refers to a pool that no longer exists, or that it does not hold");
+    captures += scope->is_capture;
+  }
+  return captures;
+}
+
 static void check_pools(walk *w) {
   const weir__heap *heap = w->heap;
   for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next) {
@@ -288,15 +303,12 @@ static void check_pools(walk *w) {
       if (other->id.first == first && other->id.second == second)
         wrong(w, "there are two pools {%llu, %llu}", first, second);
   }
-  int captures = 0;
-  for (const weir__route *r = atomic_load(&heap->routes); r; r = r->next) {
-    const weir__private_pool *pool = heap->private_pools;
-    while (pool && pool != r->pool)
-      pool = pool->next;
-    if (!pool)
-      wrong(w, "a scope refers to a pool that no longer exists");
-    captures += r->is_capture;
-  }
+  weir__scopes_lock();
+  int captures = check_scopes(w, heap->stream_scopes);
+  check_scopes(w, heap->thread_scopes);
+  if ((heap->thread_scopes != NULL) != ((weir__slow_reasons(heap) & WEIR__SLOW_SCOPED) != 0))
+    wrong(w, "threads have scopes, but that is not a reason for the slow path, or the reverse");
+  weir__scopes_unlock();
   if (captures + heap->foreign_captures != atomic_load(&heap->captures))
     wrong(w, "%d scopes are captures, but %d are counted", captures, atomic_load(&heap->captures));
 }

@@ -16,7 +16,8 @@
 typedef struct weir__this_thread {
   struct weir__op *op; /* the allocator's current operation (alloc/cache/trace.c); NULL if nothing observes it */
   struct weir__observer_call
-      *observer_call; /* the innermost observer that it runs (alloc/cache/observers.c), or NULL */
+      *observer_call;        /* the innermost observer that it runs (alloc/cache/observers.c), or NULL */
+  struct weir__scope *scope; /* its innermost scope of a private pool (alloc/pools/pool.c), or NULL */
   union {
     struct {
       uint32_t phase, compile; /* texts, with the flags above */

@@ -2,6 +2,7 @@
  * count_pair CASE PAIRS: warms up, then makes PAIRS pairs of an allocation and a free on the cached path, in the
  * function counted_pairs, whose instructions instructions.sh counts; this program only checks that the calls succeed.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,14 +13,19 @@
 
 static const struct count_case {
   const char *name, *conf;
+  bool in_scope; /* of a private pool */
   bench_pattern pattern;
 } cases[] = {
-    {"small_pair", "", {.kind = BENCH_PAIR, .bytes = 512, .threads = 1}},
-    {"large_pair", "", {.kind = BENCH_PAIR, .bytes = 8 * BENCH_MIB, .threads = 1}},
-    {"expandable_pair", "expandable_segments:True", {.kind = BENCH_PAIR, .bytes = 512, .threads = 1}},
-    {"moving_pair", "moving_pages:True", {.kind = BENCH_PAIR, .bytes = 512, .threads = 1}},
-    {"replace_1000", "", {.kind = BENCH_REPLACE, .bytes = BENCH_MIB, .live = 1000, .threads = 1}},
-    {"moving_1000", "moving_pages:True", {.kind = BENCH_REPLACE, .bytes = BENCH_MIB, .live = 1000, .threads = 1}},
+    {"small_pair", "", false, {.kind = BENCH_PAIR, .bytes = 512, .threads = 1}},
+    {"large_pair", "", false, {.kind = BENCH_PAIR, .bytes = 8 * BENCH_MIB, .threads = 1}},
+    {"expandable_pair", "expandable_segments:True", false, {.kind = BENCH_PAIR, .bytes = 512, .threads = 1}},
+    {"moving_pair", "moving_pages:True", false, {.kind = BENCH_PAIR, .bytes = 512, .threads = 1}},
+    {"scoped_pair", "", true, {.kind = BENCH_PAIR, .bytes = 512, .threads = 1}},
+    {"replace_1000", "", false, {.kind = BENCH_REPLACE, .bytes = BENCH_MIB, .live = 1000, .threads = 1}},
+    {"moving_1000",
+     "moving_pages:True",
+     false,
+     {.kind = BENCH_REPLACE, .bytes = BENCH_MIB, .live = 1000, .threads = 1}},
 };
 
 BENCH_PLAYER(player, take_from_weir, give_to_weir);
@@ -48,6 +54,8 @@ static int run(const struct count_case *c, long pairs) {
   if (weir_driver_open_ledger(NULL, &driver) || driver->Init(driver, 0) ||
       weir_allocator_create(driver, &options, &allocator))
     return failed("no allocator");
+  if (c->in_scope && weir_pool_begin(allocator, 0, (weir_pool_id){0, 1}, NULL, NULL))
+    return failed(c->name);
   bench_work work = {.pattern = &c->pattern,
                      .context = allocator,
                      .streams = streams,

@@ -7,7 +7,7 @@
 set -u
 program=$1 compiler=$2
 golden=$(dirname "$0")/instructions.golden
-cases='small_pair large_pair expandable_pair moving_pair replace_1000 moving_1000 pinned_pair'
+cases='small_pair large_pair expandable_pair moving_pair scoped_pair replace_1000 moving_1000 pinned_pair'
 pairs=2000
 percent=2
 

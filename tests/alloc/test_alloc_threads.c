@@ -200,7 +200,7 @@ static void share_a_scope(worker *w) {
 
 static void *do_everything(void *data) {
   worker *w = data;
-  const weir_pool_id pool = {0, (uint64_t)w->number + 1};
+  const weir_pool_id pool = {0, (uint64_t)w->number / 2 + 1}; /* of two threads */
   bool in_scope = false;
   int held = 0;
   for (int i = 0; i < steps; i++) {
@@ -338,6 +338,35 @@ TEST(scopes_that_end) {
   open("", GIB);
   steps = 1000;
   run_threads(come_by, streams, THREADS);
+  close_empty();
+}
+
+/* Threads scope the same pools, which are released meanwhile, and end with a scope open. */
+static void *scope_pools(void *data) {
+  worker *w = data;
+  for (int i = 0; i < steps; i++) {
+    const weir_pool_id pool = {0, 1 + random_of(w, 4)};
+    void *p[3] = {NULL};
+    worker_assert(w, weir_pool_begin(allocator, 0, pool, NULL, NULL) == WEIR_OK);
+    for (int k = 0; k < 3; k++)
+      worker_assert(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &p[k]) == WEIR_OK);
+    set_mark(p[0], w, (uint64_t)i);
+    worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, random_of(w, 8) || weir_allocator_empty_pool(allocator, pool) == WEIR_OK);
+    worker_assert(w, has_mark(p[0], w, (uint64_t)i));
+    for (int k = 0; k < 3; k++)
+      worker_assert(w, weir_allocator_free(allocator, p[k]) == WEIR_OK);
+    worker_assert(w, i + 1 == steps || weir_pool_end(allocator, 0, pool) == WEIR_OK);
+    w->allocations++;
+  }
+  return NULL;
+}
+
+TEST(threads_scope_the_same_pools) {
+  open("", 8 * GIB);
+  steps = repetitions(200, 1000);
+  run_threads(scope_pools, streams, HOMES);
+  assert_null(allocator->heaps[0].thread_scopes);
   close_empty();
 }
 

@@ -408,24 +408,108 @@ TEST(scope_of_the_same_pool) {
   alloc_close_runtime();
 }
 
-/* PyTorch's test_graph_mem_pool_arg_and_nested_use_mem_pool: an explicit scope inside a capture is the inner one. */
+/* Allocates on a stream from another thread, as autograd does in the backward pass. */
+typedef struct backward {
+  weir_cu_stream stream;
+  void *p;
+} backward;
+
+static void *run_backward(void *data) {
+  backward *b = data;
+  weir_allocator_alloc(allocator, 0, 512, b->stream, &b->p);
+  return NULL;
+}
+
+static void *get_in_backward(weir_cu_stream stream) {
+  backward b = {stream, NULL};
+  on_thread(run_backward, &b);
+  assert_non_null(b.p);
+  return b.p;
+}
+
+/* PyTorch's test_graph_mem_pool_arg_and_nested_use_mem_pool: a thread's scope comes first. Other threads that allocate
+ * on the streams of the capture do so in the graph's pool. */
 TEST(scope_of_another_pool) {
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   const weir_pool_id nested = {0, 555};
   weir_graph *graph = new_graph();
   begin(graph, stream, own_pool);
+  void *first = get_in_backward(raw_of(stream));
   assert_ok(weir_pool_begin(allocator, 0, nested, NULL, NULL));
   void *p = get(512, raw_of(stream));
   assert_true(is_in(p, nested));
+  assert_true(segment_at(p)->arena->pool->owner->pins & WEIR__PIN_GRAPH);
+  void *second = get_in_backward(raw_of(stream));
+  void *outside = get_in_backward(NULL);
   assert_ok(weir_pool_end(allocator, 0, nested));
   void *q = get(512, raw_of(stream));
   fill(q, 1, 512, stream);
   end(graph);
   assert_true(is_in(q, pool_of_graph(graph)));
+  assert_true(is_in(first, pool_of_graph(graph)));
+  assert_true(is_in(second, pool_of_graph(graph)));
+  assert_true(is_in(outside, own_pool));
+  void *all[] = {p, q, first, second, outside};
+  for (size_t i = 0; i < WEIR_COUNT_OF(all); i++)
+    put(all[i]);
+  assert_ok(weir_pool_release(allocator, 0, nested));
+  weir_graph_destroy(graph);
+  alloc_close_runtime();
+}
+
+/* The reverse: a capture inside a thread's scope. The thread's allocations come from its pool, those of other threads
+ * on the capture's streams from the graph's. */
+TEST(capture_in_a_scope) {
+  alloc_open_runtime(NULL);
+  weir_stream stream = new_stream(0);
+  const weir_pool_id around = {0, 555};
+  weir_graph *graph = new_graph();
+  assert_ok(weir_pool_begin(allocator, 0, around, NULL, NULL));
+  void *before = get(512, raw_of(stream));
+  assert_false(segment_at(before)->arena->pool->owner->pins & WEIR__PIN_GRAPH);
+  begin(graph, stream, own_pool);
+  void *p = get(512, raw_of(stream));
+  fill(p, 1, 512, stream);
+  void *q = get_in_backward(raw_of(stream));
+  fill(q, 2, 512, stream);
+  end(graph);
+  assert_true(is_in(p, around));
+  assert_true(segment_at(p)->arena->pool->owner->pins & WEIR__PIN_GRAPH);
+  assert_true(is_in(q, pool_of_graph(graph)));
+  assert_ok(weir_pool_end(allocator, 0, around));
+  put(before);
   put(p);
   put(q);
-  assert_ok(weir_pool_release(allocator, 0, nested));
+  assert_ok(weir_pool_release(allocator, 0, around));
+  weir_graph_destroy(graph);
+  alloc_close_runtime();
+}
+
+static int that_stream(void *context, weir_cu_stream stream) { return context == (void *)stream; }
+
+/* PyTorch's _cuda_beginAllocateCurrentStreamToPool: allocations on one stream, of all threads, inside a capture and
+ * outside. */
+TEST(scope_of_a_stream) {
+  alloc_open_runtime(NULL);
+  weir_stream stream = new_stream(0), other = new_stream(0);
+  const weir_pool_id pool = {0, 555};
+  weir_graph *graph = new_graph();
+  assert_ok(weir_pool_begin(allocator, 0, pool, that_stream, (void *)raw_of(other)));
+  assert_true(is_in(get(512, raw_of(other)), pool));
+  assert_true(is_in(get_in_backward(raw_of(other)), pool));
+  assert_true(is_in(get(512, raw_of(stream)), own_pool));
+  begin(graph, stream, own_pool);
+  join(other, stream);
+  void *p = get(512, raw_of(stream)), *q = get_in_backward(raw_of(other));
+  join(stream, other);
+  end(graph);
+  assert_true(is_in(p, pool_of_graph(graph)));
+  assert_true(is_in(q, pool_of_graph(graph))); /* the capture is the newest scope */
+  assert_true(is_in(get_in_backward(raw_of(other)), pool));
+  assert_ok(weir_pool_end(allocator, 0, pool));
+  assert_true(is_in(get(512, raw_of(other)), own_pool));
+  assert_ok(weir_pool_release(allocator, 0, pool));
   weir_graph_destroy(graph);
   alloc_close_runtime();
 }

@@ -111,27 +111,6 @@ TEST(scope_with_a_filter) {
   alloc_close();
 }
 
-TEST(innermost_matching_scope) {
-  alloc_open(NULL, GIB);
-  static char context[] = "context";
-  wanted = work_stream();
-  begin(pool_a);
-  assert_ok(weir_pool_begin(allocator, 0, graph_pool, is_wanted, context));
-  assert_in_pool(get(512, wanted), graph_pool);
-  assert_in_pool(get(512, NULL), pool_a); /* the filter of the inner scope does not match */
-  begin(pool_b);
-  assert_in_pool(get(512, wanted), pool_b);
-  assert_in_pool(get(512, NULL), pool_b);
-  end(pool_b);
-  assert_in_pool(get(512, wanted), graph_pool);
-  end(pool_a); /* in any order */
-  assert_in_pool(get(512, wanted), graph_pool);
-  assert_in_pool(get(512, NULL), default_pool);
-  end(graph_pool);
-  assert_in_pool(get(512, wanted), default_pool);
-  alloc_close();
-}
-
 /* A scope applies to one device. */
 TEST(scope_of_a_device) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);

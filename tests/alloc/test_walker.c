@@ -109,6 +109,9 @@ TEST(segments_and_pools) {
   atomic_fetch_add(&heap->captures, 1);
   expect_wrong("0 scopes are captures, but 1 are counted");
   atomic_fetch_sub(&heap->captures, 1);
+  weir__private_pool gone = {.id = {0, 99}};
+  SPOIL(heap->thread_scopes->pool, &gone, "a scope refers to a pool that no longer exists");
+  SPOIL(heap->thread_scopes, NULL, "threads have scopes, but that is not a reason");
   assert_ok(weir_pool_end(allocator, 0, id));
   put(a);
   put(b);

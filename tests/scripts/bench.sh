@@ -38,6 +38,9 @@ if ! grep -q '^mimalloc: absent: ' "$work/out"; then
   count 19 '^[a-zA-Z0-9, ]*\( [0-9][0-9]*\.[0-9] *\)\{3\} '
 fi
 
+# Threads have one in scopes of their own, and its ratio to the time without.
+count 5 '^[0-9]* threads*, own stream.* [0-9][0-9]*\.[0-9]  *[0-9][0-9]*\.[0-9][0-9]x '
+
 # Some patterns.
 run 0 --quick --patterns threads,stream --threads 2
 empty err

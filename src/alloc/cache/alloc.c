@@ -418,7 +418,7 @@ static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *alloc
     if (!status)
       WEIR__PROBE_MALLOC(address, device, bytes, stream);
   } else {
-    weir__private_pool *owner = reasons & WEIR__SLOW_ROUTED ? weir__route_enter(heap, stream) : NULL;
+    weir__private_pool *owner = weir__route_enter(heap, reasons, stream);
     status = weir__alloc(caller, heap, owner, bytes, stream, &address);
     weir__route_leave(owner);
   }
@@ -489,18 +489,26 @@ static __attribute__((noinline)) weir_status free_generic(weir_allocator *alloca
   return weir__free_address(allocator, (uint64_t)pointer);
 }
 
-/* A miss of the two functions below and of the fast path. */
+/* A miss of the functions below and of the fast path. Callbacks may close the scope that selected the pool. */
 static __attribute__((noinline)) weir_status alloc_miss(weir__heap *heap, weir__arena *arena,
                                                         const weir__settings *settings, uint64_t size, uint64_t bytes,
                                                         void **pointer) {
   uint64_t address;
+  weir__private_pool *owner = arena->pool->owner;
+  weir__route_stay(owner);
   weir_status status = weir__alloc_miss("weir_allocator_alloc", heap, arena, settings, size, bytes, &address);
+  weir__route_leave(owner);
   if (!status)
     *pointer = (void *)address;
   return status;
 }
 
 /* ---- The fast path with recording ---- */
+
+/* Whether these are the only reasons that rule out the fast path. Where allocations go was decided before. */
+static inline bool is_only(const weir__heap *heap, unsigned reasons) {
+  return (weir__slow_reasons(heap) & ~(unsigned)(WEIR__SLOW_SCOPED | WEIR__SLOW_ROUTED)) == reasons;
+}
 
 /* Records the allocation with a stack, which is captured before the lock is acquired because unwinding may block. */
 static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, weir__arena *arena,
@@ -510,7 +518,7 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
   uint32_t stack = history ? weir__recorder_stack(history, WEIR_CONTEXT_STATE) : 0;
   uint64_t ticks = weir__clock_ticks();
   weir__biased_acquire(&arena->lock);
-  if (weir__slow_reasons(heap) != (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS) || !arena->writer) {
+  if (!is_only(heap, WEIR__SLOW_TRACED | WEIR__SLOW_STACKS) || !arena->writer) {
     weir__biased_release(&arena->lock);
     return alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
   }
@@ -536,7 +544,7 @@ static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, we
                                                             uint64_t bytes, void **pointer) {
   uint64_t ticks = weir__clock_ticks();
   weir__biased_acquire(&arena->lock);
-  if (weir__slow_reasons(heap) != WEIR__SLOW_TRACED || !arena->writer) {
+  if (!is_only(heap, WEIR__SLOW_TRACED) || !arena->writer) {
     weir__biased_release(&arena->lock);
     return alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
   }
@@ -551,18 +559,19 @@ static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, we
   return WEIR_OK;
 }
 
-/* Some reason rules out the fast path. If recording is the only one, the arena's lock is sufficient. */
-static __attribute__((noinline)) weir_status alloc_by_reason(weir__heap *heap, weir__arena *arena,
-                                                             const weir__settings *settings, uint64_t size,
-                                                             uint64_t bytes, void **pointer) {
-  switch (weir__slow_reasons(heap)) {
-  case WEIR__SLOW_TRACED:
+/* Some reason rules out the fast path. If recording is the only one, the arena's lock is sufficient. `owner` is the
+ * pool of the thread's scope, or NULL. */
+static __attribute__((noinline)) weir_status alloc_by_reason(weir__heap *heap, weir__private_pool *owner,
+                                                             unsigned reasons, uint64_t bytes, weir_cu_stream stream,
+                                                             void **pointer) {
+  const weir__settings *settings = weir__settings_of(heap);
+  uint64_t size = weir__round_bytes(settings, bytes);
+  weir__arena *arena = weir__arena_find(weir__pool_for(heap, owner, size), stream);
+  if (arena && reasons == WEIR__SLOW_TRACED)
     return alloc_recorded(heap, arena, settings, size, bytes, pointer);
-  case WEIR__SLOW_TRACED | WEIR__SLOW_STACKS:
+  if (arena && reasons == (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS))
     return alloc_with_stack(heap, arena, settings, size, bytes, pointer);
-  default:
-    return alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
-  }
+  return alloc_generic(heap->allocator, heap->device, bytes, stream, pointer);
 }
 
 /* Records the free of a block. The arena's lock is held. */
@@ -600,18 +609,35 @@ static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
   return !(block->marks & WEIR__MARKS_SLOW) && !(weir__slow_reasons(heap) & (WEIR__SLOW_TRACED | WEIR__SLOW_AGING));
 }
 
+/* The pool of the thread's innermost scope; NULL if it has none. Removes the reasons that are no obstacle then: the
+ * scope comes before those of streams. In a capture the pool is pinned to the graph, which needs the heap's lock. */
+static inline weir__private_pool *scope_of_thread(const weir__heap *heap, unsigned *reasons) {
+  weir__private_pool *owner = *reasons & WEIR__SLOW_SCOPED ? weir__thread_pool(heap) : NULL;
+  if (!owner)
+    *reasons &= ~(unsigned)WEIR__SLOW_SCOPED;
+  else if (!atomic_load_explicit(&heap->captures, memory_order_relaxed))
+    *reasons &= ~(unsigned)(WEIR__SLOW_SCOPED | WEIR__SLOW_ROUTED);
+  return owner;
+}
+
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                  void **pointer) {
   if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count || bytes - 1 >= WEIR__MAX_BYTES - 1)
     return alloc_generic(allocator, device, bytes, stream, pointer);
   weir__heap *heap = &allocator->heaps[device];
+  weir__pool *pools = heap->pools;
+  unsigned reasons = weir__slow_reasons(heap);
+  if (__builtin_expect(reasons != 0, 0)) {
+    weir__private_pool *owner = scope_of_thread(heap, &reasons);
+    if (reasons)
+      return alloc_by_reason(heap, owner, reasons, bytes, stream, pointer);
+    pools = owner ? owner->pools : pools;
+  }
   const weir__settings *settings = atomic_load_explicit(&allocator->settings, memory_order_acquire);
   uint64_t size = weir__round_bytes(settings, bytes);
-  weir__arena *arena = weir__arena_find(weir__pool_for(heap, NULL, size), stream);
+  weir__arena *arena = weir__arena_find(&pools[size > WEIR__SMALL_MAX], stream);
   if (!arena)
     return alloc_generic(allocator, device, bytes, stream, pointer);
-  if (weir__slow_reasons(heap))
-    return alloc_by_reason(heap, arena, settings, size, bytes, pointer);
 
   weir__biased_acquire(&arena->lock);
   weir__block *block = alloc_cached(arena, settings, size, bytes);

@@ -12,8 +12,8 @@
  * a cached allocation takes no other. Whatever goes beyond an arena (growing, collecting, limits, pools, events) takes
  * the heap's lock first.
  *
- * Lock order: configure_lock, ipc_lock, heap, arena, gauges. segments_lock (of the map of segments) and the back end's
- * lock are leaves: no other lock is acquired while they are held.
+ * Lock order: configure_lock, ipc_lock, heap, arena, gauges. segments_lock (of the map of segments), the lock of scopes
+ * and the back end's lock are leaves: no other lock is acquired while they are held.
  */
 #ifndef WEIR_ALLOC_CACHE_HEAP_H
 #define WEIR_ALLOC_CACHE_HEAP_H
@@ -125,6 +125,15 @@ struct weir__pool {
   _Atomic(weir__arena *) buckets[WEIR__ARENA_BUCKETS]; /* arenas by a hash of the stream */
 };
 
+/* Both pools that serve requests, by name and in order. */
+#define WEIR__POOLS                                                                                                    \
+  union {                                                                                                              \
+    struct {                                                                                                           \
+      weir__pool small, large;                                                                                         \
+    };                                                                                                                 \
+    weir__pool pools[2];                                                                                               \
+  }
+
 /* What a pool has reserved. It outlives the pool, as PyTorch's statistics do; guarded by the heap's lock. */
 typedef struct weir__pool_record weir__pool_record;
 struct weir__pool_record {
@@ -145,13 +154,13 @@ struct weir__private_pool {
   unsigned pins;        /* of its reservations: WEIR__PIN_GRAPH once memory was allocated there during a capture */
   weir__growth growth;  /* by its options; set at creation, and read without the lock */
   atomic_bool no_split; /* also read with an arena's lock alone */
-  atomic_int in_flight; /* allocations that a scope has sent here and that have not returned; raised under the lock */
+  atomic_int holds;     /* scopes that select it, and their allocations under way: it stays meanwhile */
   weir__pool_record *record;
   void *(*alloc)(void *context, uint64_t bytes, int device, weir_cu_stream stream); /* NULL for memory of the driver */
   void (*free)(void *context, void *pointer, uint64_t bytes, int device, weir_cu_stream stream);
   void *context;
   void (*destroy)(void *context); /* called when the pool has gone; may be NULL */
-  weir__pool small, large;
+  WEIR__POOLS;
   weir__private_pool *previous, *next;
 };
 
@@ -187,16 +196,18 @@ typedef struct weir__stream_class {
   struct weir__stream_class *next;
 } weir__stream_class;
 
-/* Sends allocations to a private pool while a scope is open. */
-typedef struct weir__route weir__route;
-struct weir__route {
+/* Sends allocations to a private pool while it is open: those of one thread, which finds its scopes without a lock
+ * (weir__this_thread), or those on some streams, of all threads. */
+typedef struct weir__scope weir__scope;
+struct weir__scope {
   weir__private_pool *pool;
-  int (*filter)(void *context, weir_cu_stream stream); /* NULL for allocations of the thread that opened the scope */
+  _Atomic(weir__heap *) heap;   /* NULL once the allocator was destroyed: only the thread itself deletes its scopes */
+  weir__scope *outer;           /* the thread's scope around this one */
+  weir__scope *previous, *next; /* in heap->thread_scopes or heap->stream_scopes, which have the newest first */
+  int (*filter)(void *context, weir_cu_stream stream); /* of a scope of streams */
   void *context;
-  weir__thread_id thread;
-  bool is_capture;       /* then it takes the streams of that capture, and ignores filter and thread */
+  bool is_capture;       /* then it takes the streams of that capture */
   weir_cu_stream origin; /* the capture's first stream */
-  weir__route *next;     /* the scope around this one */
 };
 
 /* Memory that was sent to other processes (ipc/sent.h). */
@@ -235,7 +246,7 @@ struct weir__heap {
   bool shares_pages;                    /* pages are created so that other processes can open them */
   bool shares_pages_off;                /* they could be, but the environment turned it off */
   atomic_bool had_pages;                /* a segment of pages was ever created; also read without the lock */
-  weir__pool small, large;              /* the default pool */
+  WEIR__POOLS;                          /* the default pool */
   weir__private_pool *private_pools;    /* most recent first */
   size_t pool_count, pools_since_sweep; /* of these; and how many were created since released ones were last dropped */
   weir__pool_record *pool_records;      /* of these and of some that have gone; most recent first */
@@ -252,10 +263,11 @@ struct weir__heap {
   weir__sent_memory sent;      /* to other processes */
   weir__deferred *deferred;    /* freed during a capture, without events yet */
   size_t deferred_count, deferred_room;
-  _Atomic(weir__route *) routes; /* innermost first; changed under the lock */
-  atomic_int captures;           /* routes that are captures, plus foreign_captures */
-  int foreign_captures;          /* begun by weir_allocator_begin_capture; guarded by the lock */
-  size_t pending;                /* events and deferred blocks; guarded by the lock */
+  weir__scope *stream_scopes;
+  weir__scope *thread_scopes; /* guarded by the lock of scopes (pools/pool.c) */
+  atomic_int captures;        /* scopes that are captures, plus foreign_captures */
+  int foreign_captures;       /* begun by weir_allocator_begin_capture; guarded by the lock */
+  size_t pending;             /* events and deferred blocks; guarded by the lock */
 
   weir_allocator_stats stats; /* of segments, and counts of events; guarded by the lock. The rest is in the gauges */
   weir__gauge_sums sums;
@@ -266,15 +278,16 @@ struct weir__heap {
 /* Why an allocation or a free cannot take the fast path. Usually there is no reason. */
 typedef enum weir__slow_reason {
   WEIR__SLOW_UNCACHED = 1 << 0, /* caching is off */
-  WEIR__SLOW_ROUTED = 1 << 1,   /* scopes of private pools are open */
+  WEIR__SLOW_ROUTED = 1 << 1,   /* scopes of streams are open */
   WEIR__SLOW_PENDING = 1 << 2,  /* blocks wait for other streams, and may be free by now */
   WEIR__SLOW_TRACED = 1 << 3,   /* there are trackers or observers, or the history is recorded */
   WEIR__SLOW_AGING = 1 << 4,    /* collection by age is on: searches are counted */
   WEIR__SLOW_OBSERVED =
       1 << 5, /* traced by more than the recorder, or frees have stacks: an arena's lock is not enough */
-  WEIR__SLOW_BACKEND = 1 << 6,   /* another back end serves requests */
-  WEIR__SLOW_STACKS = 1 << 7,    /* the history is recorded with stacks of allocations */
-  WEIR__SLOW_CHECKPOINT = 1 << 8 /* a checkpoint of the recording has to be taken before more is recorded */
+  WEIR__SLOW_BACKEND = 1 << 6,    /* another back end serves requests */
+  WEIR__SLOW_STACKS = 1 << 7,     /* the history is recorded with stacks of allocations */
+  WEIR__SLOW_CHECKPOINT = 1 << 8, /* a checkpoint of the recording has to be taken before more is recorded */
+  WEIR__SLOW_SCOPED = 1 << 9      /* threads have scopes */
 } weir__slow_reason;
 
 static inline unsigned weir__slow_reasons(const weir__heap *heap) {
@@ -355,9 +368,7 @@ static inline uint64_t weir__round_bytes(const weir__settings *settings, uint64_
 
 /* The pool that serves a rounded size: of a private pool, or of the default pool where `owner` is NULL. */
 static inline weir__pool *weir__pool_for(weir__heap *heap, weir__private_pool *owner, uint64_t size) {
-  if (size <= WEIR__SMALL_MAX)
-    return owner ? &owner->small : &heap->small;
-  return owner ? &owner->large : &heap->large;
+  return (owner ? owner->pools : heap->pools) + (size > WEIR__SMALL_MAX);
 }
 
 static inline _Atomic(weir__arena *) *weir__arena_bucket(weir__pool *pool, weir_cu_stream stream) {

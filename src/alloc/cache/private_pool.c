@@ -128,10 +128,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
 }
 
 void weir__pool_drop(weir__heap *heap, weir__private_pool *pool) {
-  const weir__route *route = atomic_load(&heap->routes);
-  while (route && route->pool != pool)
-    route = route->next;
-  if (route || pool->segments || atomic_load_explicit(&pool->in_flight, memory_order_acquire))
+  if (pool->segments || atomic_load_explicit(&pool->holds, memory_order_acquire))
     return;
   if (pool->previous)
     pool->previous->next = pool->next;
@@ -231,28 +228,24 @@ static void pin_to_graph(weir__heap *heap, weir__private_pool *pool) {
       segment->memory.pins |= WEIR__PIN_GRAPH;
 }
 
-static bool takes(const weir__heap *heap, const weir__route *route, weir_cu_stream stream) {
-  if (route->is_capture)
-    return weir__stream_joined(heap->allocator->driver, route->origin, stream);
-  return route->filter ? route->filter(route->context, stream) : weir__thread_equal(route->thread, weir__thread_self());
+static bool takes(const weir__heap *heap, const weir__scope *scope, weir_cu_stream stream) {
+  return scope->is_capture ? weir__stream_joined(heap->allocator->driver, scope->origin, stream)
+                           : scope->filter(scope->context, stream);
 }
 
-weir__private_pool *weir__route_enter(weir__heap *heap, weir_cu_stream stream) {
-  weir__private_pool *pool = NULL;
-  weir__mutex_lock(&heap->lock);
-  for (weir__route *r = atomic_load(&heap->routes); r && !pool; r = r->next)
-    if (takes(heap, r, stream))
-      pool = r->pool;
-  if (pool) {
-    atomic_fetch_add_explicit(&pool->in_flight, 1, memory_order_relaxed);
-    if (atomic_load(&heap->captures))
+weir__private_pool *weir__route_enter(weir__heap *heap, unsigned reasons, weir_cu_stream stream) {
+  weir__private_pool *pool = reasons & WEIR__SLOW_SCOPED ? weir__thread_pool(heap) : NULL;
+  bool is_captured = atomic_load(&heap->captures);
+  if (pool ? is_captured : (reasons & WEIR__SLOW_ROUTED) != 0) {
+    weir__mutex_lock(&heap->lock);
+    for (const weir__scope *s = heap->stream_scopes; s && !pool; s = s->next)
+      if (takes(heap, s, stream))
+        pool = s->pool;
+    weir__route_stay(pool);
+    if (pool && is_captured)
       pin_to_graph(heap, pool);
-  }
-  weir__mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
+  } else
+    weir__route_stay(pool);
   return pool;
-}
-
-void weir__route_leave(weir__private_pool *pool) {
-  if (pool)
-    atomic_fetch_sub_explicit(&pool->in_flight, 1, memory_order_release);
 }

@@ -6,6 +6,7 @@
 #define WEIR_ALLOC_CACHE_PRIVATE_POOL_H
 
 #include "alloc/cache/heap.h"
+#include "record/this_thread.h"
 #include "weir/pool.h"
 
 static inline bool weir__same_pool(weir_pool_id a, weir_pool_id b) {
@@ -33,10 +34,30 @@ void weir__pools_finalize(weir__heap *heap);
 /* The end of a heap. */
 void weir__pool_records_clear(weir__heap *heap);
 
-/* The private pool that a scope selects for an allocation on a stream; NULL for the default pool. Until
- * weir__route_leave, the pool stays, even if the scope is closed and the pool released meanwhile. No lock is held. */
-weir__private_pool *weir__route_enter(weir__heap *heap, weir_cu_stream stream);
-void weir__route_leave(weir__private_pool *pool);
+/* ---- Which pool serves a request. No lock is held ---- */
+
+/* The pool of the thread's innermost scope; NULL if it has none on this device. */
+static inline weir__private_pool *weir__thread_pool(const weir__heap *heap) {
+  const weir__scope *scope = weir__this_thread.scope;
+  while (scope && atomic_load_explicit(&scope->heap, memory_order_relaxed) != heap)
+    scope = scope->outer;
+  return scope ? scope->pool : NULL;
+}
+
+/* The private pool that a scope selects for an allocation on a stream: the thread's innermost scope, else the newest
+ * one whose filter takes the stream. NULL for the default pool. Until weir__route_leave, the pool stays, even if the
+ * scope is closed and the pool released meanwhile. */
+weir__private_pool *weir__route_enter(weir__heap *heap, unsigned reasons, weir_cu_stream stream);
+
+/* The same for a pool that the thread's scope has selected; NULL is allowed in both calls. */
+static inline void weir__route_stay(weir__private_pool *pool) {
+  if (pool)
+    atomic_fetch_add_explicit(&pool->holds, 1, memory_order_relaxed);
+}
+static inline void weir__route_leave(weir__private_pool *pool) {
+  if (pool)
+    atomic_fetch_sub_explicit(&pool->holds, 1, memory_order_release);
+}
 
 /* Whether a stream belongs to a capture: its first stream, and streams that have joined it. */
 bool weir__stream_joined(weir_driver *driver, weir_cu_stream origin, weir_cu_stream stream);

@@ -137,81 +137,180 @@ weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_p
   return leave(pool->small.heap, WEIR_OK);
 }
 
-/* ---- Scopes ---- */
+/* ---- Scopes of threads ---- */
 
-/* The same as a filter function, for back ends that are notified of scopes. */
-static int route_takes(void *context, weir_cu_stream stream) {
-  const weir__route *route = context;
-  return weir__stream_joined(route->pool->small.heap->allocator->driver, route->origin, stream);
+static weir__mutex scopes_lock = WEIR__MUTEX_INIT; /* of the lists of heaps; a leaf */
+static weir__thread_key thread_end;                /* its destructor runs when a thread ends */
+static weir__once_flag key_once = WEIR__ONCE_INIT;
+static bool has_key;
+
+void weir__scopes_lock(void) { weir__mutex_lock(&scopes_lock); }
+void weir__scopes_unlock(void) { weir__mutex_unlock(&scopes_lock); }
+WEIR__AT_LOAD(WEIR__LOAD_MEMORY) void watch_forks(void) {
+  weir__at_fork(weir__scopes_lock, weir__scopes_unlock, weir__scopes_unlock);
 }
 
-/* `wanted` is a route without pool, thread and next. */
+/* Deletes a scope of this thread. Its heap exists while it is in the heap's list. */
+static void delete_thread_scope(weir__scope *scope) {
+  weir__scope **link = &weir__this_thread.scope;
+  while (*link != scope)
+    link = &(*link)->outer;
+  *link = scope->outer;
+  weir__scopes_lock();
+  weir__heap *heap = atomic_load(&scope->heap);
+  if (heap) {
+    if (scope->next)
+      scope->next->previous = scope->previous;
+    *(scope->previous ? &scope->previous->next : &heap->thread_scopes) = scope->next;
+    weir__slow_reason_set(heap, WEIR__SLOW_SCOPED, heap->thread_scopes != NULL);
+    weir__route_leave(scope->pool);
+  }
+  weir__scopes_unlock();
+  free(scope);
+}
+
+static void end_thread(void *unused) {
+  (void)unused;
+  while (weir__this_thread.scope)
+    delete_thread_scope(weir__this_thread.scope);
+}
+
+static void create_key(void) { has_key = weir__thread_key_create(&thread_end, end_thread) == 0; }
+
+/* The destructor is unloaded with the library. */
+static __attribute__((destructor)) void delete_key(void) {
+  if (has_key)
+    weir__thread_key_delete(thread_end);
+}
+
+/* Makes sure that the thread's scopes end with it. Also deletes those of allocators that were destroyed. */
+static bool prepare_thread(void) {
+  weir__once(&key_once, create_key);
+  for (weir__scope *s = weir__this_thread.scope, *outer; s; s = outer) {
+    outer = s->outer;
+    if (!atomic_load(&s->heap))
+      delete_thread_scope(s);
+  }
+  return has_key && !weir__thread_key_set(thread_end, &thread_end);
+}
+
+static void add_thread_scope(weir__heap *heap, weir__scope *scope) {
+  scope->outer = weir__this_thread.scope;
+  weir__this_thread.scope = scope;
+  weir__scopes_lock();
+  atomic_store(&scope->heap, heap);
+  scope->next = heap->thread_scopes;
+  if (scope->next)
+    scope->next->previous = scope;
+  heap->thread_scopes = scope;
+  weir__slow_reason_set(heap, WEIR__SLOW_SCOPED, true);
+  weir__scopes_unlock();
+}
+
+static weir__scope *find_thread_scope(const weir__heap *heap, weir_pool_id id) {
+  weir__scope *scope = weir__this_thread.scope;
+  while (scope && (atomic_load(&scope->heap) != heap || !weir__same_pool(scope->pool->id, id)))
+    scope = scope->outer;
+  return scope;
+}
+
+/* ---- Scopes of streams ---- */
+
+static weir__scope *find_stream_scope(const weir__heap *heap, weir_pool_id id, bool is_capture) {
+  weir__scope *scope = heap->stream_scopes;
+  while (scope && (!weir__same_pool(scope->pool->id, id) || scope->is_capture != is_capture))
+    scope = scope->next;
+  return scope;
+}
+
+static void add_stream_scope(weir__heap *heap, weir__scope *scope) {
+  scope->next = heap->stream_scopes;
+  heap->stream_scopes = scope;
+  weir__slow_reason_set(heap, WEIR__SLOW_ROUTED, true);
+  if (scope->is_capture)
+    atomic_fetch_add(&heap->captures, 1);
+}
+
+/* Does not delete it: a back end may still call its filter. */
+static void remove_stream_scope(weir__heap *heap, weir__scope *scope) {
+  weir__scope **link = &heap->stream_scopes;
+  while (*link != scope)
+    link = &(*link)->next;
+  *link = scope->next;
+  weir__slow_reason_set(heap, WEIR__SLOW_ROUTED, heap->stream_scopes != NULL);
+  if (scope->is_capture)
+    atomic_fetch_sub(&heap->captures, 1);
+  weir__route_leave(scope->pool);
+}
+
+/* The same as a filter function, for back ends that are notified of scopes. */
+static int capture_takes(void *context, weir_cu_stream stream) {
+  const weir__scope *scope = context;
+  return weir__stream_joined(scope->pool->small.heap->allocator->driver, scope->origin, stream);
+}
+
+/* ---- Opening and closing scopes ---- */
+
+/* `wanted` has the capture or the filter, and is otherwise zero. */
 static weir_status begin(const char *caller, weir_allocator *allocator, int device, weir_pool_id id,
-                         const weir__route *wanted) {
+                         const weir__scope *wanted) {
   weir_status status;
   weir_pool_options options;
   weir_pool_options_init(&options);
   weir__heap *heap = enter(caller, allocator, device, id, &status);
   if (!heap)
     return status;
-  for (weir__route *r = atomic_load(&heap->routes); r; r = r->next)
-    if (weir__same_pool(r->pool->id, id) && r->is_capture == wanted->is_capture)
-      return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: already recording to mempool_id {%llu, %llu}", caller,
-                                    (unsigned long long)id.first, (unsigned long long)id.second));
-  weir__route *route = calloc(1, sizeof *route);
-  weir__private_pool *pool = route ? weir__pool_hold(heap, id, &options) : NULL;
+  bool is_capture = wanted->is_capture, of_thread = !is_capture && !wanted->filter;
+  if (find_stream_scope(heap, id, is_capture) || (!is_capture && find_thread_scope(heap, id)))
+    return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: already recording to mempool_id {%llu, %llu}", caller,
+                                  (unsigned long long)id.first, (unsigned long long)id.second));
+  weir__scope *scope = of_thread && !prepare_thread() ? NULL : calloc(1, sizeof *scope);
+  weir__private_pool *pool = scope ? weir__pool_hold(heap, id, &options) : NULL;
   if (!pool) {
-    free(route);
+    free(scope);
     return leave(heap, weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller));
   }
-  *route = *wanted;
-  route->pool = pool;
-  route->thread = weir__thread_self();
-  route->next = atomic_load(&heap->routes);
-  atomic_store(&heap->routes, route);
-  weir__slow_reason_set(heap, WEIR__SLOW_ROUTED, true);
-  if (route->is_capture)
-    atomic_fetch_add(&heap->captures, 1);
+  *scope = *wanted;
+  scope->pool = pool;
+  weir__route_stay(pool);
+  if (of_thread)
+    add_thread_scope(heap, scope);
+  else
+    add_stream_scope(heap, scope);
   leave(heap, WEIR_OK);
   if (allocator->backend)
-    allocator->backend->calls->begin_pool(heap, id, wanted->is_capture ? route_takes : wanted->filter,
-                                          wanted->is_capture ? route : wanted->context);
+    allocator->backend->calls->begin_pool(heap, id, is_capture ? capture_takes : wanted->filter,
+                                          is_capture ? scope : wanted->context);
   return WEIR_OK;
 }
 
 weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_pool_filter_fn filter,
                             void *context) {
-  weir__route route = {.filter = filter, .context = context};
-  return begin(__func__, allocator, device, id, &route);
+  weir__scope scope = {.filter = filter, .context = context};
+  return begin(__func__, allocator, device, id, &scope);
 }
 
-/* A scope of a capture and one that the program opened may select the same pool; each is closed by the matching call.
- * */
+/* A scope of a capture and one that the program opened may select the same pool; each is closed by the matching
+ * call. */
 static weir_status end(const char *caller, weir_allocator *allocator, int device, weir_pool_id id, bool is_capture) {
   weir_status status;
   weir__heap *heap = enter(caller, allocator, device, id, &status);
   if (!heap)
     return status;
-  weir__route *inner = NULL, *route = atomic_load(&heap->routes);
-  while (route && (!weir__same_pool(route->pool->id, id) || route->is_capture != is_capture)) {
-    inner = route;
-    route = route->next;
-  }
-  if (!route)
-    return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: not currently recording to mempool_id {%llu, %llu}",
-                                  caller, (unsigned long long)id.first, (unsigned long long)id.second));
-  if (inner)
-    inner->next = route->next;
+  weir__scope *own = is_capture ? NULL : find_thread_scope(heap, id);
+  weir__scope *scope = own ? NULL : find_stream_scope(heap, id, is_capture);
+  if (own)
+    delete_thread_scope(own);
+  else if (scope)
+    remove_stream_scope(heap, scope);
   else
-    atomic_store(&heap->routes, route->next);
-  weir__slow_reason_set(heap, WEIR__SLOW_ROUTED, atomic_load(&heap->routes) != NULL);
-  if (route->is_capture)
-    atomic_fetch_sub(&heap->captures, 1);
-  leave(heap, WEIR_OK);
-  if (allocator->backend)
-    allocator->backend->calls->end_pool(heap, id); /* it may still call the route's filter */
-  free(route);
-  return WEIR_OK;
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: not currently recording to mempool_id {%llu, %llu}", caller,
+                        (unsigned long long)id.first, (unsigned long long)id.second);
+  leave(heap, status);
+  if (!status && allocator->backend)
+    allocator->backend->calls->end_pool(heap, id);
+  free(scope);
+  return status;
 }
 
 weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id) {
@@ -219,8 +318,8 @@ weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id
 }
 
 weir_status weir__capture_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_cu_stream stream) {
-  weir__route route = {.is_capture = true, .origin = stream};
-  return begin("weir_graph_begin_capture", allocator, device, id, &route);
+  weir__scope scope = {.is_capture = true, .origin = stream};
+  return begin("weir_graph_begin_capture", allocator, device, id, &scope);
 }
 
 void weir__capture_end(weir_allocator *allocator, int device, weir_pool_id id) {
@@ -266,13 +365,15 @@ weir_status weir_allocator_end_capture(weir_allocator *allocator, int device) {
   return leave(heap, WEIR_OK);
 }
 
-void weir__routes_clear(weir__heap *heap) {
-  weir__route *route = atomic_load(&heap->routes);
-  atomic_store(&heap->routes, NULL);
-  while (route) {
-    weir__route *next = route->next;
-    free(route);
-    route = next;
+void weir__scopes_clear(weir__heap *heap) {
+  while (heap->stream_scopes) {
+    weir__scope *scope = heap->stream_scopes;
+    heap->stream_scopes = scope->next;
+    free(scope);
   }
+  weir__scopes_lock();
+  for (weir__scope *scope = heap->thread_scopes; scope; scope = scope->next)
+    atomic_store(&scope->heap, NULL);
+  weir__scopes_unlock();
   weir__pool_records_clear(heap);
 }

@@ -9,8 +9,13 @@
 /* A released pool stays until the cache is emptied; it is listed as long as it has memory. */
 static inline bool weir__pool_is_listed(const weir__private_pool *pool) { return !pool->is_released || pool->segments; }
 
-/* Deletes the scopes and the pool records of a heap that is being destroyed. */
-void weir__routes_clear(weir__heap *heap);
+/* Deletes the scopes and the pool records of a heap that is being destroyed. A thread's own stay until it opens
+ * another one or ends. */
+void weir__scopes_clear(weir__heap *heap);
+
+/* Guard heap->thread_scopes. */
+void weir__scopes_lock(void);
+void weir__scopes_unlock(void);
 
 /* Open and close the scope of a capture of the runtime: allocations on its streams come from the pool. */
 weir_status weir__capture_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_cu_stream stream);
