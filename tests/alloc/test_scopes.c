@@ -5,6 +5,7 @@
 #include <semaphore.h>
 #include <unistd.h>
 
+#include "record/this_thread.h"
 #include "support/alloc.h"
 #include "weir/adapter.h"
 #include "weir/history.h"
@@ -294,12 +295,11 @@ TEST(allocator_is_destroyed) {
 
 /* ---- Fork ---- */
 
-static pthread_t forking_thread;
-
-/* Ends the child without the checks of a sanitizer. */
-static void *exit_after_it(void *unused) {
+/* Destroys the value of a key of the thread, after that of the scopes, whose key is older. Ends the child without the
+ * checks of a sanitizer. */
+static void end_child(void *unused) {
   (void)unused;
-  _exit(pthread_join(forking_thread, NULL));
+  _exit(weir__this_thread.scope != NULL);
 }
 
 /* In the child no scope is open: it has no allocator that has one. The parent's stay. */
@@ -327,9 +327,8 @@ TEST(fork_in_a_scope) {
     child_assert(weir_allocator_alloc(mine, 0, 512, NULL, &p) == WEIR_OK);
     id = pool_of(p);
     child_assert(id.second == pool_a.second);
-    pthread_t last;
-    forking_thread = pthread_self();
-    child_assert(pthread_create(&last, NULL, exit_after_it, NULL) == 0);
+    pthread_key_t key;
+    child_assert(pthread_key_create(&key, end_child) == 0 && pthread_setspecific(key, &key) == 0);
     pthread_exit(NULL); /* ends the scopes of the parent's allocator and of the child's */
   }
   assert_int_equal(child_outcome(child), 0);
