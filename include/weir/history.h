@@ -26,7 +26,7 @@ typedef enum weir_history_mode {
 /* What gets a stack. Each value includes those before it. */
 typedef enum weir_history_context {
   WEIR_CONTEXT_NONE,
-  WEIR_CONTEXT_STATE, /* allocated blocks, and segments: that of the allocation */
+  WEIR_CONTEXT_STATE, /* allocated blocks, and segments that have one: that of the allocation */
   WEIR_CONTEXT_ALLOC, /* and entries; a free has the stack of its allocation */
   WEIR_CONTEXT_ALL    /* and frees and empty_cache have stacks of their own */
 } weir_history_context;

@@ -191,7 +191,6 @@ def test_memory_plots(context, stacks):
 
 @pytest.mark.parametrize("context", ["alloc", "all", "state"])
 def test_memory_plots_free_stack(context):
-    segment = weir.buffer(512)  # a segment has its own stack, so it must exist already
     with history(context=context, stacks="python"):
         x = None
 
@@ -208,7 +207,6 @@ def test_memory_plots_free_stack(context):
         text = json.dumps(weir.memory._snapshot())
     assert ("thefree" in text) == (context == "all")
     assert ("thealloc" in text) == (context != "state")
-    del segment
 
 
 def test_memory_plots_history_context():

@@ -304,6 +304,9 @@ static bool copy_pools(weir_snapshot *s, const weir__history_source *source) {
 /* Copies what the numbers in entries, blocks and segments stand for. */
 static void copy_meanings(weir_snapshot *s, const weir__history_source *source) {
   s->stack_count = s->context_count = 1;
+  for (size_t i = 0; source->only_active && i < s->segment_count; i++)
+    if (!s->segments[i].active)
+      s->segments[i].stack = 0;
   for (int d = 0; d < s->device_count; d++)
     for (size_t i = 0; i < s->devices[d].event_count; i++) {
       include_number(&s->stack_count, s->devices[d].events[i].stack);
@@ -510,6 +513,7 @@ weir_status weir_snapshot_take(weir_allocator *allocator, const weir_snapshot_op
   const weir__history_source source = {.context = &live,
                                        .block_stack = live_block_stack,
                                        .segment_stack = live_segment_stack,
+                                       .only_active = weir__recorder_rules(live.history).context == WEIR_CONTEXT_STATE,
                                        .cut = live_cut,
                                        .events = live_events,
                                        .frames = live_frames,

@@ -33,6 +33,7 @@ typedef struct weir__history_source {
 
   /* The stack that allocated a segment, or 0. Called with the device's lock alone. */
   uint32_t (*segment_stack)(void *context, const struct weir__segment *segment);
+  bool only_active; /* a segment in which nothing is active has no stack */
 
   /* The state was copied: later entries are not part of this snapshot, and the first of them records that it was
    * taken. */
