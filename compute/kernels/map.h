@@ -12,6 +12,9 @@
 #define WEIR_MAP_H
 
 #include "operations.h"
+#ifdef WEIR_SOFT_CUDA
+#include "soft_loops.h"
+#endif
 
 template <class C> struct group_of;
 template <> struct group_of<long long> {
@@ -318,7 +321,38 @@ template <class C, int N> __device__ static inline void map_group(const weir__ma
   store_group<C, N>(args, which, a);
 }
 
+#ifdef WEIR_SOFT_CUDA
+/* A comparison of contiguous elements of type T with others or a number. False if it is not one, or needs a conversion. */
+template <class C, class T> static inline bool compare_contiguous(const weir__map_args &args) {
+  const weir__operand &a = args.in[0], &b = args.in[1];
+  if (args.in_count != 2 || !args.is_grouped || args.ndim > 1 || args.out.dtype != BOOL || !args.out.is_packed ||
+      !a.data || !a.is_packed || (b.data && (b.dtype != a.dtype || !b.is_packed)))
+    return false;
+  C number = b.data ? C() : representation<C>::of(b.number);
+  return static_cast<C>(static_cast<T>(number)) == number &&
+         weir_soft::compare_elements<T>(args.op, static_cast<const T *>(a.data), static_cast<const T *>(b.data),
+                                        static_cast<T>(number), static_cast<unsigned char *>(args.out.data),
+                                        args.count);
+}
+
+template <class C> static inline bool compare_contiguous(const weir__map_args &args) {
+  int dtype = args.in[0].dtype;
+  if constexpr (representation<C>::is_int)
+    return dtype == args.common && (dtype == INT32   ? compare_contiguous<C, int>(args)
+                                    : dtype == INT64 ? compare_contiguous<C, long long>(args)
+                                    : dtype == UINT8 ? compare_contiguous<C, unsigned char>(args)
+                                                     : false);
+  else if constexpr (!representation<C>::is_complex)
+    return dtype == args.common && dtype == (sizeof(C) == 4 ? FLOAT32 : FLOAT64) && compare_contiguous<C, C>(args);
+  return false;
+}
+#endif
+
 template <class C> __device__ static inline void map(const weir__map_args &args) {
+#ifdef WEIR_SOFT_CUDA
+  if (compare_contiguous<C>(args))
+    return;
+#endif
   enum { N = group_of<C>::size };
   group which;
   which.step = args.is_grouped ? 1 : blockDim.x;

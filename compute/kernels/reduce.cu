@@ -5,6 +5,9 @@
  * operations follows from the shape, so results do not vary.
  */
 #include "elements.h"
+#ifdef WEIR_SOFT_CUDA
+#include "soft_loops.h"
+#endif
 
 /* An element, and its index if the smallest or largest one is looked for. */
 template <class C, bool WITH_INDEX> struct found { C value; };
@@ -267,6 +270,34 @@ __device__ static inline found<C, I> reduce_lane(const weir__reduce_args &args, 
 
 #ifdef WEIR_SOFT_CUDA
 
+/* all() and any() of contiguous elements, whose order does not matter. False if it is something else. */
+template <class C>
+static inline bool test_elements(const weir__reduce_args &args, u64 output, u64 begin, u64 end, C *result) {
+  if (!args.has_batches || args.before != WEIR__BEFORE_NONZERO || args.run < 2 || begin >= end ||
+      (args.combine != WEIR__COMBINE_MIN && args.combine != WEIR__COMBINE_MAX))
+    return false;
+  const char *base =
+      static_cast<const char *>(args.in) + offset_of(output, args.out_ndim, args.out_shape, args.out_in_strides);
+  bool is_all = args.combine == WEIR__COMBINE_MIN, is_found;
+#define CASE(name, T)                                                                                                  \
+  case name:                                                                                                           \
+    is_found = weir_soft::has_element(reinterpret_cast<const T *>(base) + begin, end - begin, is_all);                 \
+    break;
+  switch (args.in_dtype) {
+    CASE(BOOL, unsigned char)
+    CASE(UINT8, unsigned char)
+    CASE(INT32, int)
+    CASE(INT64, long long)
+    CASE(FLOAT32, float)
+    CASE(FLOAT64, double)
+  default:
+    return false;
+  }
+#undef CASE
+  *result = C(is_found != is_all);
+  return true;
+}
+
 /* The only thread of a block does what its threads do on a GPU, in the same order of operations: threads that wait for each
  * other would cost more than the reduction. */
 template <class C, bool I> static inline void reduce(const weir__reduce_args &args) {
@@ -278,6 +309,11 @@ template <class C, bool I> static inline void reduce(const weir__reduce_args &ar
   if (end > args.reduced)
     end = args.reduced;
   for (u64 output = first; output < first + outputs && output < args.outputs; output++) {
+    if constexpr (!I && !representation<C>::is_complex)
+      if (test_elements<C>(args, output, begin, end, &results[0].value)) {
+        finish<C, I>(args, output, results[0]);
+        continue;
+      }
     unsigned used = end - begin < lanes ? static_cast<unsigned>(end - begin) : lanes;
     for (unsigned lane = 0; lane < used; lane++)
       results[lane] = reduce_lane<C, I>(args, output, lane, begin, end);

@@ -489,6 +489,34 @@ def test_reductions(device):
 
 
 @places
+@pytest.mark.parametrize("kind", [weir.uint8, weir.int8, weir.int32, weir.int64, weir.float16, weir.float32, weir.float64])
+def test_comparisons_of_neighbours(device, kind):
+    """Contiguous elements, others, and those at odd places; with elements, and with numbers that the type may not have."""
+    import operator
+
+    values = [(7 * i) % 11 for i in range(5003)]
+    x, y = (weir.tensor(v, device=device).to(kind) for v in (values, values[::-1]))
+    for op in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+        assert op(x, y).tolist() == [op(a, b) for a, b in zip(values, values[::-1])]
+        assert op(x[1:70], y[2:71]).tolist() == [op(a, b) for a, b in zip(values[1:70], values[::-1][2:71])]
+        assert op(x[::2], 5).tolist() == [op(a, 5) for a in values[::2]]
+        for number in (5, 300, -1, 2.5):
+            expected = [op(a, int(number) if number == 2.5 and not x.is_floating_point() else number) for a in values]
+            if number == 2.5 or kind not in (weir.uint8, weir.int8):
+                if number != 2.5 or x.is_floating_point():
+                    assert op(x, number).tolist() == expected
+    for place in (0, 1, 4095, 4096, 5002):
+        one = weir.zeros(5003, dtype=kind, device=device)
+        one[place] = 3
+        assert one.any() and not one.all() and (one == 0).any() and not (one[: place + 1] != 0).all() or place == 0
+        assert one[place : place + 1].all() and not one[:place].any() and not one[place + 1 :].any()
+        assert (one == 0).sum().item() == 5002 and one.view(1, -1).any(1).tolist() == [True]
+    if kind.is_floating_point:
+        nan = weir.full((100,), math.nan, device=device).to(kind)
+        assert not (nan == nan).any() and (nan != nan).all() and nan.all() and not (nan <= 1).any()
+
+
+@places
 def test_matrix_products(device):
     def product(a, b):
         return [[sum(p * q for p, q in zip(row, column)) for column in zip(*b)] for row in a]
