@@ -17,6 +17,8 @@
 #define WEIR__PHILOX_FUNCTION static inline
 #endif
 
+enum { WEIR__POISSON_BLOCKS = 24 }; /* of four words, for each number of a Poisson distribution */
+
 typedef struct weir__philox_block {
   unsigned words[4];
 } weir__philox_block;

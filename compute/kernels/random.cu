@@ -235,6 +235,67 @@ WEIR_NORMAL(weir_rng_normal_bfloat16, weir_bfloat16, float, 4)
 WEIR_NORMAL(weir_rng_normal_float32, float, float, 4)
 WEIR_NORMAL(weir_rng_normal_float64, double, double, 2)
 
+/* ---- Poisson ----
+ *
+ * Small rates are inverted: one number, and a search from 0 on. For others numbers are rejected (PTRS of Hoermann, "The
+ * transformed rejection method for generating Poisson random variables", 1993), at most a third at a time. */
+
+__device__ static double log_factorial(double n) {
+  double result = 0;
+  for (; n < 10; n++)
+    result -= log(n + 1);
+  return result + (n + 0.5) * log(n) - n + 0.9189385332046727 + (1 / 12.0 - (1 / 360.0 - 1 / (1260 * n * n)) / (n * n)) / n;
+}
+
+__device__ static double invert_poisson(double rate, double uniform) {
+  enum { MOST = 100 }; /* the probability beyond it is below the resolution of the number */
+  double n = 0;
+  for (double probability = exp(-rate); uniform > probability && n < MOST; probability *= rate / n) {
+    uniform -= probability;
+    n++;
+  }
+  return n;
+}
+
+/* One attempt; negative if it is rejected. */
+__device__ static double try_poisson(double rate, double first, double second) {
+  double b = 0.931 + 2.53 * sqrt(rate), a = -0.059 + 0.02483 * b;
+  double u = first - 0.5, edge = 0.5 - fabs(u), n = floor((2 * a / edge + b) * u + rate + 0.43);
+  if (edge >= 0.07 && second <= 0.9277 - 3.6224 / (b - 2))
+    return n;
+  if (n < 0 || (edge < 0.013 && second > edge))
+    return -1;
+  double height = log(second * (1.1239 + 1.1328 / (b - 3.4)) / (a / (edge * edge) + b));
+  return height <= n * log(rate) - rate - log_factorial(n) ? n : -1;
+}
+
+/* The elements are rates, and become the numbers. Each has WEIR__POISSON_BLOCKS blocks of its thread's subsequence; to
+ * need more has a probability below 10^-10, and shares those of the next one. */
+template <class T> __device__ static void fill_poisson(T *out, unsigned count, position at) {
+  unsigned thread = blockIdx.x * blockDim.x + threadIdx.x, stride = blockDim.x * gridDim.x;
+  for (unsigned index = thread; index < count; index += stride, at.offset += 4 * WEIR__POISSON_BLOCKS) {
+    double rate = static_cast<double>(out[index]), made = -1;
+    assert(rate >= 0 && rate - rate == 0 && "invalid Poisson rate, expected rate to be non-negative");
+    for (u64 offset = at.offset; made < 0; offset += 4) {
+      weir__philox_block block = weir__philox_at(at.seed, thread, offset);
+      double first = weir__philox_double(block.words[0], block.words[1]);
+      made = rate < 10 ? invert_poisson(rate, first)
+                       : try_poisson(rate, first, weir__philox_double(block.words[2], block.words[3]));
+    }
+    out[index] = T(made);
+  }
+}
+
+#define WEIR_POISSON(name, T)                                                                                          \
+  extern "C" __global__ void name(void *out, unsigned count, u64 seed, u64 offset, u64 intragraph, int captured) {     \
+    fill_poisson(static_cast<T *>(out), count, resolve(seed, offset, intragraph, captured));                           \
+  }                                                                                                                    \
+  WEIR_KERNEL(name)
+WEIR_POISSON(weir_rng_poisson_float16, weir_half)
+WEIR_POISSON(weir_rng_poisson_bfloat16, weir_bfloat16)
+WEIR_POISSON(weir_rng_poisson_float32, float)
+WEIR_POISSON(weir_rng_poisson_float64, double)
+
 /* ---- Permutations: a stable radix sort of indices by random keys, 4 bits at a time ----
  *
  * A block sorts a tile; the first kernel counts the digits of each tile, the second turns the counts into positions

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/philox.h"
 #include "src/base.h"
 #include "src/builtin.h"
 #include "src/generator.h"
@@ -25,7 +26,8 @@ typedef struct fill {
   weir__builtin *kernel;
   weir__geometry geometry;
   size_t element_bytes;
-  int unroll;         /* elements that a thread gets from four 32-bit numbers */
+  int unroll;         /* elements that a thread gets from `calls` times four 32-bit numbers */
+  unsigned calls;     /* 0 for one */
   void *arguments[3]; /* parameters of the kernel after the common ones; NULL at the end */
 } fill;
 
@@ -119,7 +121,8 @@ static unsigned grid_of(const fill *fill, uint64_t count, uint64_t *numbers) {
       (uint64_t)fill->geometry.multiprocessors * (unsigned)(fill->geometry.threads_per_multiprocessor / BLOCK_THREADS);
   if (blocks > most)
     blocks = most;
-  *numbers = ((count - 1) / (BLOCK_THREADS * blocks * (unsigned)fill->unroll) + 1) * NUMBERS_PER_CALL;
+  *numbers = ((count - 1) / (BLOCK_THREADS * blocks * (unsigned)fill->unroll) + 1) * NUMBERS_PER_CALL *
+             (fill->calls ? fill->calls : 1);
   return (unsigned)blocks;
 }
 
@@ -420,5 +423,21 @@ weir_status weir_random_bernoulli(weir_generator *generator, void *pointer, uint
     fill.arguments[0] = &type;
     fill.arguments[1] = &narrow;
   }
+  return run(&fill, pointer, count, dtype);
+}
+
+weir_status weir_random_poisson(weir_generator *generator, void *pointer, uint64_t count, weir_dtype dtype,
+                                weir_stream stream) {
+  static weir__builtin kernels[] = {
+      WEIR__BUILTIN("random", "weir_rng_poisson_float16"), WEIR__BUILTIN("random", "weir_rng_poisson_bfloat16"),
+      WEIR__BUILTIN("random", "weir_rng_poisson_float32"), WEIR__BUILTIN("random", "weir_rng_poisson_float64")};
+  fill fill = {
+      .caller = __func__, .generator = generator, .stream = stream, .unroll = 1, .calls = WEIR__POISSON_BLOCKS};
+  weir_status status = check_memory(__func__, pointer, count, dtype);
+  if (status)
+    return status;
+  if (!is_float(dtype))
+    return not_implemented(__func__, "poisson_cuda", dtype);
+  fill.kernel = &kernels[place_of(dtype)];
   return run(&fill, pointer, count, dtype);
 }

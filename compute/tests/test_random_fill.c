@@ -597,8 +597,74 @@ TEST(default_generator) {
   close_memory();
 }
 
+/* Counts for a rate against the distribution: each with ten or more expected is within five standard deviations. */
+static void check_poisson(double rate, weir_dtype dtype) {
+  enum { COUNT = 100000, MOST = 1200 };
+  static int counts[MOST];
+  double sum = 0, squares = 0, probability = exp(-rate);
+  memset(counts, 0, sizeof counts);
+  size_t bytes = weir_dtype_size(dtype);
+  for (int i = 0; i < COUNT; i++)
+    if (dtype == WEIR_FLOAT64)
+      ((double *)host)[i] = rate;
+    else
+      ((float *)host)[i] = (float)rate;
+  assert_ok(weir_copy(memory, host, COUNT * bytes, stream));
+  assert_ok(weir_stream_synchronize(stream));
+  assert_ok(weir_random_poisson(generator, memory, COUNT, dtype, stream));
+  fetch(COUNT * bytes);
+  for (int i = 0; i < COUNT; i++) {
+    double n = dtype == WEIR_FLOAT64 ? ((double *)host)[i] : (double)((float *)host)[i];
+    assert_true(n >= 0 && n < MOST && n == floor(n));
+    counts[(int)n]++;
+    sum += n;
+    squares += (n - rate) * (n - rate);
+  }
+  assert_true(fabs(sum / COUNT - rate) <= 5 * sqrt(rate / COUNT));
+  assert_true(fabs(squares / COUNT - rate) <= 5 * sqrt((2 * rate * rate + rate) / COUNT));
+  for (int n = 0; n < MOST && rate < 100; probability *= rate / ++n) {
+    double expected = COUNT * probability;
+    if (expected >= 10 && fabs(counts[n] - expected) > 5 * sqrt(expected))
+      fail_msg("rate %g: %d times %d, expected %.1f", rate, counts[n], n, expected);
+  }
+}
+
+TEST(poisson) {
+  open_memory(small, 100000 * 8);
+  static const double rates[] = {0, 0.3, 1, 4.5, 9.99, 10, 12, 31.5, 80, 900};
+  for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+    rewind_generator();
+    check_poisson(rates[i], i % 2 ? WEIR_FLOAT32 : WEIR_FLOAT64);
+  }
+  /* An element does not depend on its neighbours, and the next call has other numbers. */
+  enum { COUNT = 600 };
+  float first[COUNT];
+  for (int call = 0; call < 3; call++) {
+    for (int i = 0; i < COUNT; i++)
+      ((float *)host)[i] = call == 2 && i % 2 ? 3 : 20;
+    assert_ok(weir_copy(memory, host, COUNT * sizeof(float), stream));
+    assert_ok(weir_stream_synchronize(stream));
+    if (call != 1)
+      rewind_generator();
+    uint64_t offset = offset_now();
+    assert_ok(weir_random_poisson(generator, memory, COUNT, WEIR_FLOAT32, stream));
+    assert_int_equal(offset_now(), offset + 24 * model_advance(small, COUNT, 1));
+    fetch(COUNT * sizeof(float));
+    int equal = 0;
+    for (int i = 0; i < COUNT; i += 2)
+      equal += ((float *)host)[i] == first[i];
+    if (call == 0)
+      memcpy(first, host, sizeof first);
+    else
+      assert_true(call == 1 ? equal < COUNT / 8 : equal == COUNT / 2);
+  }
+  close_memory();
+}
+
 TEST(errors) {
   open_memory(small, 4096);
+  assert_error_says(NOT_SUPPORTED, "\"poisson_cuda\" not implemented for 'Int'",
+                    weir_random_poisson(generator, memory, 1, WEIR_INT32, stream));
   assert_error_says(NOT_SUPPORTED, "not implemented for 'Int'",
                     weir_random_uniform(generator, memory, 1, WEIR_INT32, 0, 1, stream));
   assert_error_says(NOT_SUPPORTED, "\"normal_kernel_cuda\" not implemented for 'Long'",

@@ -11,7 +11,7 @@
 
 #include "weir/compute/random.h"
 
-typedef enum distribution { UNIFORM, NORMAL, BERNOULLI, RANDINT, INTEGERS, PERMUTATION } distribution;
+typedef enum distribution { UNIFORM, NORMAL, BERNOULLI, POISSON, RANDINT, INTEGERS, PERMUTATION } distribution;
 
 typedef struct numbers {
   double first, second;
@@ -91,7 +91,27 @@ static uint64_t largest(weir_dtype dtype) {
   }
 }
 
-/* Into a contiguous array of float64 or int64. */
+/* Arrivals at a rate of 1 until the given time; from 10 on by rejection, as in kernels/random.cu. */
+static double next_poisson(double rate) {
+  double n = 0, left = 1, end = exp(-rate);
+  if (rate < 10) {
+    while ((left *= 1 - next_unit()) > end)
+      n++;
+    return n;
+  }
+  double b = 0.931 + 2.53 * sqrt(rate), a = -0.059 + 0.02483 * b;
+  for (;;) {
+    double u = next_unit() - 0.5, v = 1 - next_unit(), edge = 0.5 - fabs(u);
+    n = floor((2 * a / edge + b) * u + rate + 0.43);
+    if (edge >= 0.07 && v <= 0.9277 - 3.6224 / (b - 2))
+      return n;
+    double height = log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / (edge * edge) + b));
+    if (n >= 0 && (edge >= 0.013 || v <= edge) && height <= n * log(rate) - rate - lgamma(n + 1))
+      return n;
+  }
+}
+
+/* Into a contiguous array of float64 or int64, which has the rates of a Poisson distribution. */
 static void fill_host(distribution kind, const weir_array *wide, const numbers *n, weir_dtype dtype) {
   double *floats = wide->data;
   int64_t *integers = wide->data, count = weir_array_count(wide);
@@ -105,6 +125,9 @@ static void fill_host(distribution kind, const weir_array *wide, const numbers *
       break;
     case BERNOULLI:
       floats[i] = next_unit() < n->first;
+      break;
+    case POISSON:
+      floats[i] = next_poisson(floats[i]);
       break;
     case RANDINT:
       integers[i] = (int64_t)((uint64_t)n->low + (uint64_t)next_below((uint64_t)n->high - (uint64_t)n->low));
@@ -123,14 +146,18 @@ static void fill_host(distribution kind, const weir_array *wide, const numbers *
 
 static weir_status fill_on_host(distribution kind, weir_array *a, const numbers *n) {
   weir_array wide = {0};
-  bool is_float = kind <= BERNOULLI;
+  bool is_float = kind <= POISSON;
   weir_status status = weir_array_empty(weir_place_host(), is_float ? WEIR_FLOAT64 : WEIR_INT64, a->ndim, a->shape,
                                         (weir_stream){0}, &wide);
   if (status != WEIR_OK)
     return status;
   need_seed();
-  fill_host(kind, &wide, n, a->dtype);
-  status = weir_array_copy(a, &wide, (weir_stream){0}, 0);
+  if (kind == POISSON)
+    status = weir_array_copy(&wide, a, (weir_stream){0}, 0);
+  if (status == WEIR_OK)
+    fill_host(kind, &wide, n, a->dtype);
+  if (status == WEIR_OK)
+    status = weir_array_copy(a, &wide, (weir_stream){0}, 0);
   weir_array_release(&wide);
   return status;
 }
@@ -147,6 +174,8 @@ static weir_status fill_device(distribution kind, const weir_array *a, const num
     return weir_random_normal(generator, a->data, count, a->dtype, n->first, n->second, stream);
   case BERNOULLI:
     return weir_random_bernoulli(generator, a->data, count, a->dtype, n->first, stream);
+  case POISSON:
+    return weir_random_poisson(generator, a->data, count, a->dtype, stream);
   case RANDINT:
     return weir_random_randint(generator, a->data, count, a->dtype, n->low, n->high, stream);
   case INTEGERS:
@@ -163,6 +192,8 @@ static weir_status fill_on_device(distribution kind, weir_array *a, const number
     return fill_device(kind, a, n, generator, stream);
   weir_array flat = {0};
   weir_status status = weir_array_empty_like(a, stream, &flat);
+  if (status == WEIR_OK && kind == POISSON)
+    status = weir_array_copy(&flat, a, stream, 1);
   if (status == WEIR_OK)
     status = fill_device(kind, &flat, n, generator, stream);
   if (status == WEIR_OK)
@@ -175,8 +206,8 @@ static weir_status fill_on_device(distribution kind, weir_array *a, const number
 
 /* What the fills of a device check, for the host. */
 static int check_host(distribution kind, const weir_array *a, const numbers *n) {
-  static const char *const names[] = {"uniform_", "normal_", "bernoulli_", "random_", "random_", "randperm"};
-  if (weir_dtype_is_complex(a->dtype) || (kind < BERNOULLI && !weir_dtype_is_float(a->dtype))) {
+  static const char *const names[] = {"uniform_", "normal_", "bernoulli_", "poisson", "random_", "random_", "randperm"};
+  if (weir_dtype_is_complex(a->dtype) || (kind <= POISSON && kind != BERNOULLI && !weir_dtype_is_float(a->dtype))) {
     PyErr_Format(PyExc_NotImplementedError, "\"%s\" not implemented for '%s'", names[kind], weir_dtype_title(a->dtype));
     return -1;
   }
@@ -239,9 +270,10 @@ static PyObject *array_random(PyObject *module, PyObject *args) {
   if (n.second == -1 && PyErr_Occurred())
     return NULL;
   return fill(array, generator,
-              strcmp(name, "uniform") == 0  ? UNIFORM
-              : strcmp(name, "normal") == 0 ? NORMAL
-                                            : BERNOULLI,
+              strcmp(name, "uniform") == 0   ? UNIFORM
+              : strcmp(name, "normal") == 0  ? NORMAL
+              : strcmp(name, "poisson") == 0 ? POISSON
+                                             : BERNOULLI,
               &n);
 }
 

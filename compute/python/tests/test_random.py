@@ -6,6 +6,7 @@ Names of PyTorch's test_cuda.py are kept where a test is its counterpart.
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import struct
 from array import array
@@ -446,3 +447,45 @@ def test_fork_rng():
     assert not weir.equal(weir.random.get_rng_state(), before)
     with pytest.raises(RuntimeError, match="expected 'cuda'"), weir.random.fork_rng(device_type="xpu"):
         pass
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_distributions_made_of_uniform_numbers(device):
+    """Each has the quantiles that its formula gives."""
+    count = 20000
+    weir.manual_seed(7)
+
+    def quantile(x, q):
+        return sorted(x.tolist())[int(q * count)]
+
+    for kind in (weir.float32, weir.float64, weir.float16):
+        x = weir.empty(count, dtype=kind, device=device)
+        assert quantile(x.exponential_(2.0), 0.5) == pytest.approx(math.log(2) / 2, rel=0.1) and (x >= 0).all()
+        assert quantile(x.cauchy_(3.0, 2.0), 0.75) == pytest.approx(5, rel=0.05)
+        assert quantile(x.log_normal_(1.0, 0.5), 0.5) == pytest.approx(math.e, rel=0.05)
+        x.geometric_(0.25)
+        assert quantile(x, 0.7) == 5 and x.min().item() == 1 and (x == 1).float().mean().item() == pytest.approx(0.25, abs=0.02)
+    assert weir.empty(9, dtype=weir.int64, device=device).geometric_(0.5).min().item() >= 1
+    for call in ("exponential_(0)", "cauchy_(0, 0)", "geometric_(1)", "log_normal_(0, 0)"):
+        with pytest.raises(RuntimeError, match="expects"):
+            eval(f"x.{call}", {"x": weir.empty(1, device=device)})
+    with pytest.raises(NotImplementedError, match="\"cauchy_\" not implemented for"):
+        weir.empty(1, dtype=weir.int32, device=device).cauchy_()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_poisson(device):
+    weir.manual_seed(7)
+    rates = weir.tensor([0.0, 0.5, 8.0, 40.0, 1e6], device=device).unsqueeze(1).expand(5, 2000)
+    for kind in (weir.float32, weir.float64):
+        made = weir.poisson(rates.to(kind))
+        assert made.dtype is kind and (made == made.floor()).all() and (made[0] == 0).all()
+        for rate, mean in zip([0.5, 8.0, 40.0, 1e6], made.mean(1).tolist()[1:]):
+            assert mean == pytest.approx(rate, abs=5 * math.sqrt(rate / 2000))
+    transposed = weir.poisson(rates.t())
+    assert (transposed[:, 0] == 0).all() and transposed[:, 4].mean().item() == pytest.approx(1e6, rel=1e-3)
+    if device == "cpu":
+        with pytest.raises(RuntimeError, match="invalid Poisson rate"):
+            weir.poisson(weir.tensor([-1.0]))
+    with pytest.raises((NotImplementedError, RuntimeError), match="not implemented for 'Int'"):
+        weir.poisson(weir.ones(2, dtype=weir.int32, device=device))

@@ -151,6 +151,12 @@ weir_status weir_random_normal(weir_generator *generator, void *pointer, uint64_
 weir_status weir_random_bernoulli(weir_generator *generator, void *pointer, uint64_t count, weir_dtype dtype,
                                   double probability, weir_stream stream);
 
+/* Replaces rates, floats from 0 on, by numbers of their Poisson distributions, as torch.poisson. Another rate breaks
+ * the device, as a failed assertion in a kernel does. The generator advances by 96 numbers for each element of a
+ * thread. */
+weir_status weir_random_poisson(weir_generator *generator, void *pointer, uint64_t count, weir_dtype dtype,
+                                weir_stream stream);
+
 /* A permutation of 0 to count - 1, as torch.randperm. Types are the integers except bool, and floats that can represent
  * all of the numbers. Needs temporary device memory of about 24 bytes per element. */
 weir_status weir_random_permutation(weir_generator *generator, void *pointer, uint64_t count, weir_dtype dtype,

@@ -46,6 +46,7 @@ __all__ = [
     "normal",
     "ones",
     "ones_like",
+    "poisson",
     "rand",
     "rand_like",
     "randint",
@@ -460,6 +461,37 @@ class Array(_Array):
         if isinstance(p, _Array):
             return self.copy_(bernoulli(p.expand(self.shape), generator=generator))
         return _compute._array_random(self, "bernoulli", generator, p, 0.0)
+
+    def exponential_(self, lambd: builtins.float = 1.0, *, generator: Any = None) -> Array:
+        """Sets all elements to random numbers of an exponential distribution."""
+        if not lambd > 0:
+            raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd:g}")
+        return self._from_uniform("exponential_", generator, lambda u: (1 - u).log() * (-1 / lambd))
+
+    def cauchy_(self, median: builtins.float = 0.0, sigma: builtins.float = 1.0, *, generator: Any = None) -> Array:
+        """Sets all elements to random numbers of a Cauchy distribution."""
+        if not sigma > 0:
+            raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma:g}")
+        return self._from_uniform("cauchy_", generator, lambda u: ((u - 0.5) * math.pi).tan() * sigma + median)
+
+    def geometric_(self, p: builtins.float, *, generator: Any = None) -> Array:
+        """Sets all elements to the numbers of trials until the first success, which has the probability p."""
+        if not 0 < p < 1:
+            raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p:g}")
+        return self._from_uniform("geometric_", generator, lambda u: ((1 - u).log() / math.log1p(-p)).ceil().clamp(min=1))
+
+    def log_normal_(self, mean: builtins.float = 1.0, std: builtins.float = 2.0, *, generator: Any = None) -> Array:
+        """Sets all elements to random numbers whose logarithms have a normal distribution."""
+        if not std > 0:
+            raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std:g}")
+        return self.normal_(mean, std, generator=generator).exp_()
+
+    def _from_uniform(self, name: str, generator: Any, transform: Any) -> Array:
+        """Sets all elements to what `transform` makes of random numbers in [0, 1)."""
+        if not self.is_floating_point() and name != "geometric_":
+            raise NotImplementedError(f'"{name}" not implemented for {self.dtype!r}')
+        numbers = _empty((self.shape,), _compute.float64 if self.dtype.itemsize == 8 else _float32, self.device)
+        return self.copy_(transform(numbers.uniform_(generator=generator)))
 
     def random_(self, from_: Any = None, to: Any = None, *, generator: Any = None) -> Array:
         """Sets all elements to integers in [from_, to). One number n means [0, n), none the range of the dtype."""
@@ -967,6 +999,13 @@ def bernoulli(input: Array, *, generator: Any = None) -> Array:
     """Returns 1 with the probability that each element of `input` gives, otherwise 0."""
     numbers = _empty((input.shape,), _float32 if input.dtype.itemsize < 4 else input.dtype, input.device)
     return (numbers.uniform_(generator=generator) < input)._to(None, input.dtype, False, False)
+
+
+def poisson(input: Array, generator: Any = None) -> Array:
+    """Returns random numbers of Poisson distributions with the rates that `input` has."""
+    if not input.is_cuda and not ((input >= 0) & input.isfinite()).all():
+        raise RuntimeError("invalid Poisson rate, expected rate to be non-negative")
+    return _compute._array_random(input.clone(), "poisson", generator, 0.0, 0.0)
 
 
 def _assert_async(input: Array, message: str = "Expected Tensor with single nonzero value, but got zero") -> None:
