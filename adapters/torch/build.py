@@ -27,6 +27,10 @@ CXX_RUNTIME = ["-nodefaultlibs", "-l:libstdc++.so.6", "-lm", "-lgcc_s", "-lgcc",
 LINK_FLAGS = ["-Wl,-rpath,$ORIGIN", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"]
 
 
+# The versions of PyTorch that the adapter was checked for, with check_interface.py.
+OLDEST, NEWEST = (2, 10), (2, 14)
+
+
 def fail(text):
     sys.exit(f"build.py: {text}")
 
@@ -60,18 +64,28 @@ def run(command):
         fail("command failed:\n  " + " ".join(command))
 
 
-def find_torch():
+def find_torch(any_version):
     """Imports PyTorch, and checks that the adapter can be built for it."""
     try:
         import torch
     except ImportError as error:
         fail(f"PyTorch is not installed for {sys.executable}: {error}")
-    if version_of(torch) < (2, 10):
+    if version_of(torch) < OLDEST:
         fail(f"PyTorch 2.10 or later is required, found {torch.__version__}")
+    if version_of(torch) > NEWEST and not any_version:
+        fail(unknown_version(torch.__version__))
     if torch.version.cuda is None:
         fail(f"PyTorch {torch.__version__} was built without CUDA")
     cuda_include(os.path.dirname(torch.__file__))
     return torch
+
+
+def unknown_version(version):
+    newest = ".".join(map(str, NEWEST))
+    return (f"PyTorch {version} is newer than this adapter, which knows the allocator interface up to {newest}. The"
+            " pluggable library works with every version: build.py --pluggable-only, and then"
+            " torch.cuda.memory.change_current_allocator(weir_torch.pluggable_allocator()). --any-version builds the"
+            " adapter nevertheless, if its interface is still the same")
 
 
 def version_of(torch):
@@ -79,7 +93,7 @@ def version_of(torch):
 
 
 def compile_library(arguments, package):
-    torch = find_torch()
+    torch = find_torch(arguments.any_version)
     folder = os.path.dirname(torch.__file__)
     standard = "c++20" if version_of(torch) >= (2, 13) else "c++17"
     include = os.path.join(folder, "include")
@@ -160,12 +174,13 @@ def main():
                         help="the number of parallel compilations (default: %(default)s)")
     parser.add_argument("--pluggable-only", action="store_true",
                         help=f"build only {PLUGGABLE}, which does not need PyTorch")
+    parser.add_argument("--any-version", action="store_true", help="build for a PyTorch that the adapter does not know")
     parser.add_argument("--check", action="store_true", help="only check whether the adapter can be built here")
     arguments = parser.parse_args()
     if arguments.check:
         if not shutil.which(shlex.split(arguments.cxx)[0]):
             fail(f"the C++ compiler {arguments.cxx} was not found")
-        print(f"the adapter can be built for PyTorch {find_torch().__version__}")
+        print(f"the adapter can be built for PyTorch {find_torch(arguments.any_version).__version__}")
         return
     if not os.path.exists(arguments.weir):
         fail(f"{arguments.weir} was not found; build Weir first (make), or pass its library with --weir")
