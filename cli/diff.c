@@ -37,29 +37,25 @@ static const char *change(double n, char text[40]) {
   return text;
 }
 
-static void print_total(const char *label, double a, double b) {
+static void print_total(const weir__row *row) {
   char by[40];
-  printf("    %-22s %11s -> %11s  %11s", label, bytes(a), bytes(b), change(b - a, by));
+  const double a = row->value, b = row->other;
+  printf("    %-22s %11s -> %11s  %11s", row->label, bytes(a), bytes(b), change(b - a, by));
   if (a > 0)
     printf("  %+.1f %%", 100 * (b - a) / a);
   putchar('\n');
 }
 
 static void print_totals(const weir__diff *d) {
-  static const char *const names[WEIR__DIFF_MOMENTS][2] = {{"peak in use", "peak reserved"},
-                                                           {"in use at end", "reserved at end"},
-                                                           {"in use in a step", "reserved in a step"}};
-  const weir__diff_side *a = &d->side[0], *b = &d->side[1];
-  if (!a->is_known || !b->is_known) {
+  weir__row rows[WEIR__DIFF_TOTALS];
+  if (!d->side[0].is_known || !d->side[1].is_known)
     printf("    totals are not known: %s lacks the state before its history\n",
-           a->is_known ? "the second" : "the first");
-    return;
+           d->side[0].is_known ? "the second" : "the first");
+  for (int i = 0; i < WEIR__DIFF_MOMENTS; i++) {
+    weir__diff_totals(d, (weir__diff_moment)i, rows);
+    for (int k = 0; k < WEIR__DIFF_TOTALS && weir__diff_has_moment(d, (weir__diff_moment)i); k++)
+      print_total(&rows[k]);
   }
-  for (int i = 0; i < WEIR__DIFF_MOMENTS; i++)
-    if (i != WEIR__DIFF_STEP || d->has_steps) {
-      print_total(names[i][0], a->allocated[i], b->allocated[i]);
-      print_total(names[i][1], a->reserved[i], b->reserved[i]);
-    }
 }
 
 static void print_side(const char *name, const weir__diff_side *s) {
@@ -72,22 +68,21 @@ static void print_side(const char *name, const weir__diff_side *s) {
 }
 
 /* The moment at which a row differs most. */
-static int moment_of(const weir__diff_row *r) {
-  int best = 0;
+static weir__diff_moment moment_of(const weir__diff_row *r) {
+  weir__diff_moment best = WEIR__DIFF_PEAK;
   double most = -1;
   for (int i = 0; i < WEIR__DIFF_MOMENTS; i++) {
     double by = r->of[1].bytes[i] - r->of[0].bytes[i];
     by = by < 0 ? -by : by;
     if (by > most) {
       most = by;
-      best = i;
+      best = (weir__diff_moment)i;
     }
   }
   return best;
 }
 
 static void print_rows(const weir__diff *d, weir__diff_key key) {
-  static const char *const at[] = {"at the peak", "at the end", "in a step"};
   const weir__diff_rows *rows = &d->by[key];
   size_t shown = 0, changed = 0, noise = 0;
   char by[40];
@@ -104,10 +99,10 @@ static void print_rows(const weir__diff *d, weir__diff_key key) {
     const weir__diff_row *r = &rows->items[i];
     if (r->change == WEIR__DIFF_SAME || r->is_noise)
       continue;
-    int moment = moment_of(r);
+    weir__diff_moment moment = moment_of(r);
     shown++;
     printf("    %12s  %-11s %s -> %s %s  %s%s\n", change(r->difference, by), weir__diff_change_name(r->change),
-           bytes(r->of[0].bytes[moment]), bytes(r->of[1].bytes[moment]), at[moment], r->name,
+           bytes(r->of[0].bytes[moment]), bytes(r->of[1].bytes[moment]), weir__diff_moment_text(moment), r->name,
            r->has_moved ? " (moved)" : "");
   }
   if (!changed)
@@ -125,8 +120,7 @@ static void print_text(const weir__diff *d) {
   puts("  totals");
   print_totals(d);
   for (int i = 0; i < WEIR__DIFF_KEYS; i++)
-    if ((i != WEIR__DIFF_PHASE || d->has_phases) && (i != WEIR__DIFF_CLASS || d->has_classes) &&
-        (!options.by || options.by >> i & 1))
+    if (weir__diff_has_key(d, (weir__diff_key)i) && (!options.by || options.by >> i & 1))
       print_rows(d, (weir__diff_key)i);
   if (d->stacks_same + d->stacks_moved + d->stacks_only[0] + d->stacks_only[1])
     printf("  stacks      %zu the same, %zu moved (other line numbers), %zu only in A, %zu only in B\n", d->stacks_same,

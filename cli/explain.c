@@ -19,6 +19,7 @@
 #include "offline/render/explain_json.h"
 #include "prediction.h"
 #include "progress.h"
+#include "report.h"
 
 typedef struct report {
   const char *name; /* of the file */
@@ -28,9 +29,6 @@ typedef struct report {
 } report;
 
 static const char *bytes(uint64_t n) { return weir_cli_bytes(n); }
-
-/* The time between two entries. A file may contain any values, so the difference may not overflow. */
-static int64_t span(int64_t from, int64_t to) { return (int64_t)((uint64_t)to - (uint64_t)from); }
 
 /* ---- Text ---- */
 
@@ -48,7 +46,7 @@ static void print_block(const report *f, const weir__explained_block *b) {
   if (!b->stack && *weir__describe_phase(f->snapshot, f->x->device, time, phase))
     printf(", allocated %s", phase);
   if (time && f->x->time_us)
-    printf(", %s old", weir__describe_span(span(time, f->x->time_us), age));
+    printf(", %s old", weir__describe_span(weir__time_between(time, f->x->time_us), age));
   printf(" (entry %zu)", b->event);
 }
 
@@ -63,7 +61,7 @@ static void print_head(const report *f) {
   if (x->event_count)
     printf(", entry %zu of %zu", x->event, x->event_count);
   if (x->time_us && x->first_us)
-    printf(", %s into the recording", weir__describe_span(span(x->first_us, x->time_us), text));
+    printf(", %s into the recording", weir__describe_span(weir__time_between(x->first_us, x->time_us), text));
   printf("%s", f->snapshot->device_count > 1 ? ", device " : "");
   if (f->snapshot->device_count > 1)
     printf("%d", x->device);
@@ -129,14 +127,6 @@ static void print_device(const report *f) {
            bytes(x->memory - x->device_free - x->reserved), bytes(x->memory));
 }
 
-static void print_created(const report *f) {
-  if (f->device->peak_outside)
-    printf(
-        "  beside      %s at the end of the recording and %s at most are in no figure here: the program created them "
-        "itself (cuMemCreate)\n",
-        bytes(f->device->outside), bytes(f->device->peak_outside));
-}
-
 /* How much more memory would have served the request: at that moment, and if it had been available from the start. */
 static void print_missing(const report *f) {
   const weir__explanation *x = f->x;
@@ -167,23 +157,12 @@ static void print_missing(const report *f) {
 
 static void print_uses(const report *f) {
   const weir__explanation *x = f->x;
-  static const struct {
-    const char *with, *without; /* a request, if that makes a difference */
-  } names[WEIR__USES] = {
-      [WEIR__USE_LIVE] = {"in use, as requested", NULL},
-      [WEIR__USE_ROUNDING] = {"rounding of these blocks", NULL},
-      [WEIR__USE_WAITING] = {"freed, but still in use by another stream", NULL},
-      [WEIR__USE_FREE_WHOLE] = {"free: whole segments", "free: whole segments, which can be released"},
-      [WEIR__USE_FREE_SPLIT] = {"free: pieces between live blocks", NULL},
-      [WEIR__USE_FREE_CLASS] = {"free: in segments for the other size class", NULL},
-      [WEIR__USE_FREE_STREAM] = {"free: belongs to other streams", NULL},
-      [WEIR__USE_FREE_POOL] = {"free: in other pools", "free: in private pools, such as those of graphs"}};
   printf("  %s%s reserved%s\n", weir_cli_bold(), bytes(x->reserved), weir_cli_plain());
   for (int i = 0; i < WEIR__USES; i++) {
     if (!x->blocks[i])
       continue;
-    const char *name = !x->has_request && names[i].without ? names[i].without : names[i].with;
-    printf("    %11s  %s, %s\n", bytes(x->bytes[i]), name, weir_cli_count(x->blocks[i], "block"));
+    printf("    %11s  %s, %s\n", bytes(x->bytes[i]), weir__use_text((weir__byte_use)i, x->has_request),
+           weir_cli_count(x->blocks[i], "block"));
   }
   if (x->has_request) {
     printf("    largest free block that it could get: %s", x->largest_hole ? bytes(x->largest_hole) : "none");
@@ -195,16 +174,10 @@ static void print_uses(const report *f) {
 
 static void print_holders(const report *f) {
   const weir__explanation *x = f->x;
-  char stack[WEIR__DESCRIBE_TEXT];
   size_t shown = x->has_request && x->cause != WEIR_OFFLINE_CAUSE_EXHAUSTED ? 3 : WEIR__SUMMARY_HOLDERS;
   if (x->holder_count)
     printf("  %slargest users%s\n", weir_cli_bold(), weir_cli_plain());
-  for (size_t i = 0; i < x->holder_count && i < shown; i++) {
-    const weir__holder *h = &x->holders[i];
-    printf("    %11s  %s %s%s\n", bytes(h->bytes), weir_cli_count(h->count, "block"), h->size ? "of " : "",
-           h->size ? bytes(h->size)
-                   : (h->stack ? weir__describe_stack(f->snapshot, h->stack, stack) : "without a stack"));
-  }
+  weir_cli_print_holders("    ", f->snapshot, x->holders, x->holder_count < shown ? x->holder_count : shown);
 }
 
 /* "5 blocks, 410.89 MiB in total", or "1 block of 82.18 MiB". */
@@ -303,7 +276,6 @@ static void print_cause(const weir__explanation *x) {
 
 static void print_growth(const report *f) {
   const weir__growth *g = &f->x->growth;
-  const char *unit = g->is_step_window ? "window" : "step";
   char title[192];
   if (!g->is_found)
     return;
@@ -312,8 +284,8 @@ static void print_growth(const report *f) {
          weir_cli_bold(), weir_cli_plain(),
          g->is_cause ? "A leak is the cause, since without it the request would have been served"
                      : "There is a leak, which alone does not explain the failure",
-         bytes(g->bytes), weir_cli_count(g->count, "block"), unit, (long long)g->first_step, g->steps,
-         bytes((uint64_t)g->bytes_per_step), unit, weir__describe_blocks(f->snapshot, g->stack, g->size, title),
+         bytes(g->bytes), weir_cli_count(g->count, "block"), g->unit, (long long)g->first_step, g->steps,
+         bytes((uint64_t)g->bytes_per_step), g->unit, weir__describe_blocks(f->snapshot, g->stack, g->size, title),
          g->stacks > 1 ? " and others" : "");
   printf("              ");
   weir_cli_print_command("leaks", "", f->name);
@@ -388,7 +360,8 @@ static void print_trial(const report *f, const weir__trial *t) {
     else {
       printf("after entry %zu, when the least memory was in use", t->event);
       if (x->time_us && f->device->events[t->event].time_us)
-        printf(", %s before", weir__describe_span(span(f->device->events[t->event].time_us, x->time_us), age));
+        printf(", %s before",
+               weir__describe_span(weir__time_between(f->device->events[t->event].time_us, x->time_us), age));
     }
     break;
   case WEIR__REMEDY_SETTING:
@@ -449,7 +422,7 @@ static void print_short(const weir__explanation *x) {
 static void print_outcome(const report *f) {
   const weir__explanation *x = f->x;
   if (x->completeness == WEIR__HISTORY_NONE)
-    puts("  history     none: whether memory ran out, and its peak, are not known");
+    printf("  history     %s\n", weir_cli_no_history);
   else if (x->oom_count && x->moment == WEIR_OFFLINE_AT_END && x->differences)
     printf("  failed      memory ran out %s, first at entry %zu: a request of %s. The state at that moment is not "
            "known, and so the cause is not known\n",
@@ -524,8 +497,7 @@ static void print_notes(const report *f) {
   if (x->has_request && x->device_free < x->mapped && !x->memory)
     printf("  note        device memory held by other processes, NCCL or the context is not in the file\n");
   if (!x->has_stacks && x->holder_count)
-    printf("  note        no stacks were recorded: %s records them\n",
-           f->snapshot->is_events_only ? "WEIR_RECORD_STACKS=alloc" : "_record_memory_history(stacks=\"python\")");
+    printf("  note        no stacks were recorded: %s records them\n", weir_cli_stacks_option(f->snapshot));
 }
 
 static void print_next(const report *f) {
@@ -553,8 +525,7 @@ static void print_next(const report *f) {
   else if (x->trial_count)
     printf("nothing that was tried helps: free the blocks in the way earlier, or allocate them first\n");
   else if (x->completeness == WEIR__HISTORY_NONE)
-    printf("record a history: call torch.cuda.memory._record_memory_history(stacks=\"python\") before the work and "
-           "_dump_snapshot(\"job.pickle\") after it; for a program on Weir, set WEIR_RECORD=FOLDER\n");
+    puts(weir_cli_record_advice);
   else if (x->differences || x->has_request) {
     char options[sizeof device + 16];
     snprintf(options, sizeof options, "--check%s", device);
@@ -585,7 +556,7 @@ static void print_text(const report *f) {
   }
   print_limit(f);
   print_device(f);
-  print_created(f);
+  weir_cli_print_outside("  beside      ", f->device);
   if (f->x->has_request) {
     print_cause(f->x);
     print_missing(f);

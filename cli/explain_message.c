@@ -551,20 +551,6 @@ static void print_message(const weir__message *m) {
 
 /* ---- Several ---- */
 
-static const char *short_cause(const weir__message *m) {
-  static const char *const names[WEIR__MESSAGE_CAUSES] = {[WEIR__MESSAGE_NOT_KNOWN] = "not known",
-                                                          [WEIR__MESSAGE_TOO_LARGE] = "request too large",
-                                                          [WEIR__MESSAGE_EXHAUSTED] = "not enough memory",
-                                                          [WEIR__MESSAGE_FRAGMENTED] = "probably fragmentation",
-                                                          [WEIR__MESSAGE_UNDECIDED] = "perhaps fragmentation",
-                                                          [WEIR__MESSAGE_OUTSIDE] = "outside the allocator",
-                                                          [WEIR__MESSAGE_REFUSED] = "refused although free",
-                                                          [WEIR__MESSAGE_ADDRESS_SPACE] = "addresses of a segment",
-                                                          [WEIR__MESSAGE_NO_CACHE] = "no room for the KV cache",
-                                                          [WEIR__MESSAGE_OCCUPIED] = "others hold the memory"};
-  return names[m->cause];
-}
-
 static void print_table(const weir__messages *all) {
   enum { SHOWN = 64 };
   size_t counts[WEIR__MESSAGE_CAUSES] = {0};
@@ -577,7 +563,7 @@ static void print_table(const weir__messages *all) {
       continue;
     weir__message_source_text(m, source);
     printf("  %-13s %-7zu %11s %23s %11s  %s\n", *source ? source : "-", m->line, given(m->tried), range(m->missing),
-           given(m->unallocated), short_cause(m));
+           given(m->unallocated), weir__message_causes[m->cause].text);
   }
   if (all->count > SHOWN)
     printf("  and %zu more\n", all->count - SHOWN);
@@ -585,8 +571,7 @@ static void print_table(const weir__messages *all) {
   bool is_first = true;
   for (int i = 0; i < WEIR__MESSAGE_CAUSES; i++)
     if (counts[i]) {
-      printf("%s%s: %zu of %zu", is_first ? "" : "; ", short_cause(&(weir__message){.cause = (weir__message_cause)i}),
-             counts[i], all->count);
+      printf("%s%s: %zu of %zu", is_first ? "" : "; ", weir__message_causes[i].text, counts[i], all->count);
       is_first = false;
     }
   puts(". The first failure in the file, which may have caused the others:");

@@ -24,8 +24,7 @@ static struct {
 
 static const char *bytes(double n) { return weir_cli_bytes((uint64_t)(n > 0 ? n + 0.5 : 0)); }
 
-/* "step", or "window" if there are no steps. */
-static const char *unit(const weir__leaks *l) { return l->steps.source == WEIR__STEPS_WINDOWS ? "window" : "step"; }
+static const char *unit(const weir__leaks *l) { return weir__steps_unit(&l->steps); }
 
 /* ---- Text ---- */
 

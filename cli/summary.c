@@ -16,6 +16,7 @@
 #include "offline/analyse/describe.h"
 #include "offline/render/summary_json.h"
 #include "progress.h"
+#include "report.h"
 
 static bool json, graph;
 
@@ -63,7 +64,7 @@ static void print_completeness(const weir__recording_device *device, const weir_
   }
   switch (s->completeness) {
   case WEIR__HISTORY_NONE:
-    printf("    history   none: whether memory ran out, and its peak, are not known\n");
+    printf("    history   %s\n", weir_cli_no_history);
     return;
   case WEIR__HISTORY_COMPLETE:
     printf("    history   complete: everything that is freed or left was allocated in it\n");
@@ -81,24 +82,12 @@ static void print_completeness(const weir__recording_device *device, const weir_
          bytes(s->reserved_before), weir_cli_count(s->unknown_frees, "free"));
 }
 
-static void print_holders(const weir__recording *snapshot, const weir__holder *holders, size_t count) {
-  char stack[WEIR__DESCRIBE_TEXT];
-  for (size_t i = 0; i < count; i++) {
-    const weir__holder *h = &holders[i];
-    printf("      %11s  %s ", bytes(h->bytes), weir_cli_count(h->count, "block"));
-    if (h->size)
-      printf("of %s\n", bytes(h->size));
-    else
-      printf("%s\n", h->stack ? weir__describe_stack(snapshot, h->stack, stack) : "without a stack");
-  }
-}
-
 static void print_when(const weir__recording *snapshot, int device, const weir__summary *s, size_t event) {
   char span[32], phase[WEIR__DESCRIBE_TEXT];
   const weir__recording_entry *e = &snapshot->devices[device].events[event];
   printf("entry %zu", event);
   if (e->time_us && s->first_us)
-    printf(", %s after the first", weir__describe_span((int64_t)((uint64_t)e->time_us - (uint64_t)s->first_us), span));
+    printf(", %s after the first", weir__describe_span(weir__time_between(s->first_us, e->time_us), span));
   if (*weir__describe_phase(snapshot, device, e->time_us, phase))
     printf(", %s", phase);
 }
@@ -128,13 +117,6 @@ static void print_classes(const weir__summary_classes *m) {
   putchar('\n');
 }
 
-static void print_outside(const weir__recording_device *device) {
-  if (device->peak_outside)
-    printf("    beside    %s at the end and %s at most are in no figure here: the program created them itself "
-           "(cuMemCreate)\n",
-           bytes(device->outside), bytes(device->peak_outside));
-}
-
 static bool is_used(const weir__recording_device *device) {
   return device->event_count || device->segment_count || device->peak_outside;
 }
@@ -147,7 +129,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   printf("  %sdevice %d%s\n", weir_cli_bold(), number, weir_cli_plain());
   if (device->event_count) {
     printf("    entries   %zu in %s: %s, %s, %s allocated and %zu released", device->event_count,
-           s->first_us ? weir__describe_span((int64_t)((uint64_t)s->last_us - (uint64_t)s->first_us), span)
+           s->first_us ? weir__describe_span(weir__time_between(s->first_us, s->last_us), span)
                        : "a time that was not recorded",
            weir_cli_count(s->actions[WEIR_TRACE_ALLOC], "allocation"),
            weir_cli_count(s->actions[WEIR_TRACE_FREE_REQUESTED], "free"), weir_cli_count(made, "segment"),
@@ -157,7 +139,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
     putchar('\n');
   }
   print_completeness(device, s);
-  print_outside(device);
+  weir_cli_print_outside("    beside    ", device);
   if (s->actions[WEIR_TRACE_OOM]) {
     printf("    %sout of memory%s  %s, the first at ", weir_cli_bold(), weir_cli_plain(),
            weir_cli_count(s->actions[WEIR_TRACE_OOM], "time"));
@@ -173,7 +155,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
     print_peak(snapshot, number, s, "in use", &s->live);
     if (m->has_classes)
       print_classes(m);
-    print_holders(snapshot, s->holders, s->holder_count);
+    weir_cli_print_holders("      ", snapshot, s->holders, s->holder_count);
     print_peak(snapshot, number, s, "reserved", &s->reserved);
     if (graph && weir_cli_print_graph(snapshot, number, s))
       puts("    out of host memory for a graph");
@@ -182,7 +164,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
     printf("    at end    %s in use, as requested, of %s reserved: computed from the entries%s\n",
            bytes(s->end_requested), bytes(s->end_reserved),
            snapshot->was_killed ? "; the process was killed, or still runs" : "");
-    print_holders(snapshot, s->at_end, s->at_end_count);
+    weir_cli_print_holders("      ", snapshot, s->at_end, s->at_end_count);
     return;
   }
   if (snapshot->is_events_only) {
@@ -191,7 +173,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   }
   printf("    at end    %s in use of %s reserved, in %zu large and %zu small segments%s\n", bytes(s->end_active),
          bytes(s->end_reserved), s->large_segments, s->small_segments, s->private ? ", some in private pools" : "");
-  print_holders(snapshot, s->at_end, s->at_end_count);
+  weir_cli_print_holders("      ", snapshot, s->at_end, s->at_end_count);
 }
 
 /* Pinned host memory, if the file has any. */
@@ -228,7 +210,7 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
   }
   if (used && !has_stacks)
     printf("  no stacks were recorded, so allocations are grouped by size: %s records them\n",
-           snapshot->is_events_only ? "WEIR_RECORD_STACKS=alloc" : "_record_memory_history(stacks=\"python\")");
+           weir_cli_stacks_option(snapshot));
   for (size_t i = 0; i < snapshot->ignored_count; i++)
     printf("  unknown key '%s' of %s, %s\n", weir_cli_escaped(snapshot->ignored[i].key), snapshot->ignored[i].where,
            weir_cli_count(snapshot->ignored[i].count, "time"));
@@ -236,8 +218,7 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
     fputs("  next: ", stdout);
     weir_cli_print_command("explain", "", file);
   } else if (used)
-    puts("  next: record a history: call torch.cuda.memory._record_memory_history(stacks=\"python\") before the work "
-         "and _dump_snapshot(\"job.pickle\") after it; for a program on Weir, set WEIR_RECORD=FOLDER");
+    printf("  next: %s\n", weir_cli_record_advice);
   else
     puts("  nothing was recorded: the work must run between torch.cuda.memory._record_memory_history() and "
          "_dump_snapshot()");

@@ -210,15 +210,6 @@ weir_status weir_offline_replayer_predict(const weir_offline_replayer *replayer,
 
 /* ---- Explaining ---- */
 
-const char *weir_offline_cause_name(weir_offline_cause cause) {
-  static const char *const names[] = {
-#define X(name, text) text,
-      WEIR_OFFLINE_CAUSE_MAP(X)
-#undef X
-  };
-  return (unsigned)cause < WEIR_OFFLINE_CAUSES ? names[cause] : "unknown";
-}
-
 weir_status weir_offline_recording_explain(const weir_offline_recording *recording,
                                            const weir_offline_explain_options *options,
                                            weir_offline_explanation *explanation) {

@@ -682,6 +682,10 @@ const char *weir__steps_source_name(weir__steps_source source) {
   return names[source];
 }
 
+const char *weir__steps_unit(const weir__steps *steps) {
+  return steps->source == WEIR__STEPS_WINDOWS ? "window" : "step";
+}
+
 const char *weir__steps_describe(const weir__steps *steps, char text[192]) {
   switch (steps->source) {
   case WEIR__STEPS_NONE:

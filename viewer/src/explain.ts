@@ -47,7 +47,7 @@ export interface Explained {
   enough: number | null;
   largestHole: number | null;
   cause: string | null;
-  bytes: [string, number][];
+  uses: { use: string; label: string; bytes: number }[];
   pinsKind: string;
   pins: Pin[];
   holes: { address: number; size: number; use: string }[] | null;
@@ -86,13 +86,17 @@ function read(x: Json | null): Explained | null {
     wanted: request ? (number(request["wanted"]) ?? number(request["rounded"]) ?? number(request["bytes"])) : null,
     reserved: number(x["reserved"]),
     limit: number(x["limit"]),
-    limitMost: number(x["limit_most"]),
+    limitMost: number(x["limit_max"]),
     isLimitInferred: x["limit_is_inferred"] === true,
     missing: missing ? [number(missing["least"]) ?? 0, number(missing["most"]) ?? 0] : null,
     enough: number(x["enough_for_request"]),
     largestHole: number(x["largest_hole"]),
     cause: text(x["cause"]),
-    bytes: Object.entries((x["bytes"] as Json | null) ?? {}).map(([k, v]) => [k, number(v) ?? 0]),
+    uses: Object.entries((x["bytes"] as Json | null) ?? {}).map(([use, v]) => ({
+      use,
+      label: text((x["labels"] as Json | null)?.[use]) ?? use,
+      bytes: number(v) ?? 0,
+    })),
     pinsKind: text(pins?.["kind"]) ?? "",
     pins: list(pins?.["segments"]).map((s) => ({
       address: number(s["address"]) ?? 0,
@@ -131,17 +135,6 @@ function read(x: Json | null): Explained | null {
     unknown: text(x["unknown"]),
   };
 }
-
-export const USES: Record<string, string> = {
-  live: "in use, as requested",
-  rounding: "rounding of these blocks",
-  waiting: "freed, waiting for other streams",
-  free_whole: "free: whole segments",
-  free_split: "free: pieces between live blocks",
-  free_class: "free: in segments for the other size class",
-  free_stream: "free: on other streams",
-  free_pool: "free: in other pools",
-};
 
 export const CAUSES: Record<string, string> = {
   none: "There was enough memory.",

@@ -4,7 +4,7 @@ import type { Block, Tile } from "./blocks";
 import { UNIT, WORDS } from "./blocks";
 import { comparePanel } from "./compare";
 import { button, facts, fill, h, type Child } from "./dom";
-import { CAUSES, explained, USES, type Explained } from "./explain";
+import { CAUSES, explained, type Explained } from "./explain";
 import { address, bytes, bytesWithExact, count, duration, percent, plural, range } from "./format";
 import { leaksPanel } from "./leaks";
 import { whatifPanel } from "./whatif";
@@ -596,16 +596,13 @@ export class Side {
         : [
             h("h3", {}, `${bytes(x.reserved)} reserved`),
             this.bars(
-              x.bytes
-                .filter(([, v]) => v > 0)
-                .map(
-                  ([name, v]) =>
-                    [USES[name] ?? name, v, name === "live" || name === "rounding" ? null : app.theme.good] as [
-                      string,
-                      number,
-                      string | null,
-                    ],
-                ),
+              x.uses
+                .filter((u) => u.bytes > 0)
+                .map((u): [string, number, string | null] => [
+                  u.label,
+                  u.bytes,
+                  u.use === "live" || u.use === "rounding" ? null : app.theme.good,
+                ]),
             ),
           ],
       x.pins.length > 0 ? this.pins(track, x) : null,

@@ -24,6 +24,9 @@ weir_status weir__describe_alike(const weir__recording *recording, uint32_t **al
 const char *weir__describe_phase(const weir__recording *recording, int device, int64_t time_us,
                                  char text[WEIR__DESCRIBE_TEXT]);
 
+/* From one time of a file to another, in microseconds. A file may contain any values, so nothing may overflow. */
+static inline int64_t weir__time_between(int64_t from, int64_t to) { return (int64_t)((uint64_t)to - (uint64_t)from); }
+
 /* "12 us", "3.4 ms", "1.20 s", "5 min", "2.5 h". Returns `text`. */
 const char *weir__describe_span(int64_t microseconds, char text[32]);
 

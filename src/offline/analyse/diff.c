@@ -474,23 +474,21 @@ static void finish(weir__diff *diff) {
 
 /* What is in use at the end is compared only if it is more than a rest of the peak. */
 static void check_growth(weir__diff *diff) {
-  static const char *const moments[] = {"the peak", "the end", "the steps' peaks"};
   const weir__diff_side *a = &diff->side[0], *b = &diff->side[1];
-  if (!a->is_known || !b->is_known)
-    return;
-  for (int i = 0; i < WEIR__DIFF_MOMENTS; i++)
-    for (int is_reserved = 0; is_reserved < 2; is_reserved++) {
-      double from = is_reserved ? a->reserved[i] : a->allocated[i], to = is_reserved ? b->reserved[i] : b->allocated[i];
+  weir__row rows[WEIR__DIFF_TOTALS];
+  for (int i = 0; i < WEIR__DIFF_MOMENTS; i++) {
+    weir__diff_totals(diff, (weir__diff_moment)i, rows);
+    for (int k = 0; k < WEIR__DIFF_TOTALS && weir__diff_has_moment(diff, (weir__diff_moment)i); k++) {
+      const double from = rows[k].value, to = rows[k].other;
       bool is_rest = i == WEIR__DIFF_END && from < 0.01 * a->allocated[WEIR__DIFF_PEAK] &&
                      to < 0.01 * b->allocated[WEIR__DIFF_PEAK];
-      if ((i == WEIR__DIFF_STEP && !diff->has_steps) || is_rest || to <= from)
-        continue;
       double percent = from > 0 ? 100 * (to - from) / from : 1e9;
-      if (percent > diff->grew) {
-        diff->grew = percent;
-        snprintf(diff->what, sizeof diff->what, "bytes %s at %s", is_reserved ? "reserved" : "in use", moments[i]);
-      }
+      if (is_rest || to <= from || percent <= diff->grew)
+        continue;
+      diff->grew = percent;
+      diff->what = rows[k].label;
     }
+  }
   diff->has_failed = diff->fail_above >= 0 && diff->grew > diff->fail_above;
 }
 
@@ -542,6 +540,33 @@ void weir__diff_clear(weir__diff *diff) {
     free(diff->side[i].step_peaks);
   }
   *diff = (weir__diff){0};
+}
+
+bool weir__diff_has_moment(const weir__diff *diff, weir__diff_moment moment) {
+  return diff->side[0].is_known && diff->side[1].is_known && (moment != WEIR__DIFF_STEP || diff->has_steps);
+}
+
+bool weir__diff_has_key(const weir__diff *diff, weir__diff_key key) {
+  return (key != WEIR__DIFF_PHASE || diff->has_phases) && (key != WEIR__DIFF_CLASS || diff->has_classes);
+}
+
+void weir__diff_totals(const weir__diff *diff, weir__diff_moment moment, weir__row rows[WEIR__DIFF_TOTALS]) {
+  static const char *const labels[WEIR__DIFF_MOMENTS][WEIR__DIFF_TOTALS] = {{"peak in use", "peak reserved"},
+                                                                            {"in use at end", "reserved at end"},
+                                                                            {"in use in a step", "reserved in a step"}};
+  const weir__diff_side *a = &diff->side[0], *b = &diff->side[1];
+  rows[0] = (weir__row){labels[moment][0], "allocated", WEIR__UNIT_BYTES, a->allocated[moment], b->allocated[moment]};
+  rows[1] = (weir__row){labels[moment][1], "reserved", WEIR__UNIT_BYTES, a->reserved[moment], b->reserved[moment]};
+}
+
+const char *weir__diff_moment_name(weir__diff_moment moment) {
+  static const char *const names[] = {"peak", "end", "step"};
+  return names[moment];
+}
+
+const char *weir__diff_moment_text(weir__diff_moment moment) {
+  static const char *const texts[] = {"at the peak", "at the end", "in a step"};
+  return texts[moment];
 }
 
 const char *weir__diff_key_name(weir__diff_key key) {

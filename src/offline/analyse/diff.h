@@ -19,6 +19,7 @@
 
 #include "offline/analyse/describe.h"
 #include "offline/analyse/job_steps.h"
+#include "offline/analyse/rows.h"
 #include "offline/read/recording.h"
 
 typedef enum weir__diff_key {
@@ -91,7 +92,7 @@ typedef struct weir__diff {
   size_t stacks_same, stacks_moved, stacks_only[2];
   double fail_above; /* percent; below 0 if not given */
   double grew;       /* the most that a total grew by, in percent */
-  char what[64];     /* which one */
+  const char *what;  /* the label of that total; NULL if none grew */
   bool has_failed;
 } weir__diff;
 
@@ -105,6 +106,17 @@ weir_status weir__diff_make(const weir__recording *a, const weir__recording *b, 
                             weir__diff *diff);
 void weir__diff_clear(weir__diff *diff);
 
+/* Whether anything is compared at a moment, and by a key. */
+bool weir__diff_has_moment(const weir__diff *diff, weir__diff_moment moment);
+bool weir__diff_has_key(const weir__diff *diff, weir__diff_key key);
+
+/* The totals at a moment, in use and reserved: those of the first recording, and of the other. */
+enum { WEIR__DIFF_TOTALS = 2 };
+void weir__diff_totals(const weir__diff *diff, weir__diff_moment moment, weir__row rows[WEIR__DIFF_TOTALS]);
+
+/* "peak" in JSON, and "at the peak" for people. */
+const char *weir__diff_moment_name(weir__diff_moment moment);
+const char *weir__diff_moment_text(weir__diff_moment moment);
 const char *weir__diff_key_name(weir__diff_key key);
 const char *weir__diff_change_name(weir__diff_change change);
 

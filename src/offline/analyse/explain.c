@@ -574,7 +574,7 @@ static weir_status find_growth(const weir__recording *recording, weir__explanati
                                .stacks = leaks.leak_count,
                                .stack = leaks.leaks[0].stack,
                                .size = leaks.leaks[0].size,
-                               .is_step_window = leaks.steps.source == WEIR__STEPS_WINDOWS};
+                               .unit = weir__steps_unit(&leaks.steps)};
   weir__leaks_clear(&leaks);
   return WEIR_OK;
 }
@@ -634,4 +634,31 @@ weir_status weir__explain(const weir__recording *recording, const weir__explain_
   if (!status)
     *explanation = x;
   return status;
+}
+
+static const struct {
+  const char *name, *text, *without; /* a request that failed, if that makes a difference */
+} uses[WEIR__USES] = {
+    [WEIR__USE_LIVE] = {"live", "in use, as requested", NULL},
+    [WEIR__USE_ROUNDING] = {"rounding", "rounding of these blocks", NULL},
+    [WEIR__USE_WAITING] = {"waiting", "freed, but still in use by another stream", NULL},
+    [WEIR__USE_FREE_WHOLE] = {"free_whole", "free: whole segments", "free: whole segments, which can be released"},
+    [WEIR__USE_FREE_SPLIT] = {"free_split", "free: pieces between live blocks", NULL},
+    [WEIR__USE_FREE_CLASS] = {"free_class", "free: in segments for the other size class", NULL},
+    [WEIR__USE_FREE_STREAM] = {"free_stream", "free: belongs to other streams", NULL},
+    [WEIR__USE_FREE_POOL] = {"free_pool", "free: in other pools", "free: in private pools, such as those of graphs"}};
+
+const char *weir__use_name(weir__byte_use use) { return uses[use].name; }
+
+const char *weir__use_text(weir__byte_use use, bool has_request) {
+  return !has_request && uses[use].without ? uses[use].without : uses[use].text;
+}
+
+const char *weir_offline_cause_name(weir_offline_cause cause) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      WEIR_OFFLINE_CAUSE_MAP(X)
+#undef X
+  };
+  return (unsigned)cause < WEIR_OFFLINE_CAUSES ? names[cause] : "unknown";
 }

@@ -45,6 +45,10 @@ typedef enum weir__byte_use {
   WEIR__USES
 } weir__byte_use;
 
+/* "free_whole" in JSON, and "free: whole segments" for people, if a request failed or not. */
+const char *weir__use_name(weir__byte_use use);
+const char *weir__use_text(weir__byte_use use, bool has_request);
+
 /* A live allocation. */
 typedef struct weir__explained_block {
   uint64_t address, size, requested;
@@ -94,11 +98,11 @@ typedef struct weir__growth {
   uint64_t bytes, count; /* blocks that were not freed */
   double bytes_per_step;
   int64_t first_step;
-  size_t steps;        /* until then */
-  size_t stacks;       /* or sizes, without stacks */
-  uint32_t stack;      /* the one that grew most, 0 if none was recorded, */
-  uint64_t size;       /* and then the size of its blocks */
-  bool is_step_window; /* there are no steps: parts of the history are counted instead */
+  size_t steps;     /* until then */
+  size_t stacks;    /* or sizes, without stacks */
+  uint32_t stack;   /* the one that grew most, 0 if none was recorded, */
+  uint64_t size;    /* and then the size of its blocks */
+  const char *unit; /* "step", or "window" if there are no steps */
 } weir__growth;
 
 /* A free block. */

@@ -146,16 +146,17 @@ void weir__messages_derive(weir__messages *messages) {
     derive(&messages->items[i]);
 }
 
-const char *const weir__message_causes[WEIR__MESSAGE_CAUSES] = {[WEIR__MESSAGE_NOT_KNOWN] = "not known",
-                                                                [WEIR__MESSAGE_TOO_LARGE] = "too large",
-                                                                [WEIR__MESSAGE_EXHAUSTED] = "exhausted",
-                                                                [WEIR__MESSAGE_FRAGMENTED] = "fragmented",
-                                                                [WEIR__MESSAGE_UNDECIDED] = "undecided",
-                                                                [WEIR__MESSAGE_OUTSIDE] = "outside",
-                                                                [WEIR__MESSAGE_REFUSED] = "refused",
-                                                                [WEIR__MESSAGE_ADDRESS_SPACE] = "address space",
-                                                                [WEIR__MESSAGE_NO_CACHE] = "no room for the KV cache",
-                                                                [WEIR__MESSAGE_OCCUPIED] = "occupied"};
+const weir__message_cause_name weir__message_causes[WEIR__MESSAGE_CAUSES] = {
+    [WEIR__MESSAGE_NOT_KNOWN] = {"not known", "not known"},
+    [WEIR__MESSAGE_TOO_LARGE] = {"too large", "request too large"},
+    [WEIR__MESSAGE_EXHAUSTED] = {"exhausted", "not enough memory"},
+    [WEIR__MESSAGE_FRAGMENTED] = {"fragmented", "probably fragmentation"},
+    [WEIR__MESSAGE_UNDECIDED] = {"undecided", "perhaps fragmentation"},
+    [WEIR__MESSAGE_OUTSIDE] = {"outside", "outside the allocator"},
+    [WEIR__MESSAGE_REFUSED] = {"refused", "refused although free"},
+    [WEIR__MESSAGE_ADDRESS_SPACE] = {"address space", "addresses of a segment"},
+    [WEIR__MESSAGE_NO_CACHE] = {"no room for the KV cache", "no room for the KV cache"},
+    [WEIR__MESSAGE_OCCUPIED] = {"occupied", "others hold the memory"}};
 
 const char *const weir__message_bounds[WEIR__BOUNDS] = {[WEIR__BOUND_NOT_KNOWN] = NULL,
                                                         [WEIR__BOUND_DEVICE] = "device",

@@ -9,8 +9,14 @@
 /* Computes the derived fields of each message. */
 void weir__messages_derive(weir__messages *messages);
 
-/* "exhausted", "fragmented": the names in JSON. */
-extern const char *const weir__message_causes[WEIR__MESSAGE_CAUSES];
+/* "exhausted" in JSON, and "not enough memory" for people. */
+typedef struct weir__message_cause_name {
+  const char *name, *text;
+} weir__message_cause_name;
+
+extern const weir__message_cause_name weir__message_causes[WEIR__MESSAGE_CAUSES];
+
+/* The names in JSON. */
 extern const char *const weir__message_bounds[WEIR__BOUNDS];
 extern const char *const weir__message_kinds[WEIR__MESSAGE_KINDS];
 

@@ -35,6 +35,15 @@ weir_status weir__moment_find(const weir__recording *recording, int device, cons
   return WEIR_OK;
 }
 
+const char *weir__moment_name(weir_offline_moment moment) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      WEIR_OFFLINE_MOMENT_MAP(X)
+#undef X
+  };
+  return names[moment];
+}
+
 const char *weir__moment_describe(const weir__summary *summary, weir_offline_moment moment, size_t entry,
                                   char text[64]) {
   if (moment == WEIR_OFFLINE_AT_AUTO)

@@ -15,6 +15,9 @@
 weir_status weir__moment_find(const weir__recording *recording, int device, const weir__summary *summary,
                               weir_offline_moment moment, size_t event, size_t *entry);
 
+/* "auto", "oom", "peak", "end", "event". */
+const char *weir__moment_name(weir_offline_moment moment);
+
 /* "the peak", "the end", "the first request that failed", "entry 4711". Returns `text`. */
 const char *weir__moment_describe(const weir__summary *summary, weir_offline_moment moment, size_t entry,
                                   char text[64]);

@@ -335,3 +335,44 @@ weir_status weir__summarize(const weir__recording *recording, int number, weir__
   *summary = s;
   return WEIR_OK;
 }
+
+const char *weir__completeness_name(weir__completeness completeness) {
+  static const char *const names[] = {"none", "complete", "late", "wrapped"};
+  return names[completeness];
+}
+
+/* ---- Beside the passes ---- */
+
+void weir__summary_classes_of(const weir__summary *summary, const weir__lives *lives, const weir__classes *classes,
+                              weir__summary_classes *result) {
+  weir__classes_sum(lives, classes, summary->live.event, result->classes);
+  result->has_classes = classes->is_known;
+  result->steps = classes->steps;
+}
+
+weir_status weir__summarize_classes(const weir__recording *recording, int device, const weir__summary *summary,
+                                    weir__summary_classes *classes) {
+  weir__lives lives;
+  weir__classes found;
+  if (summary->is_unknown || !recording->devices[device].event_count)
+    return WEIR_OK;
+  weir_status status = weir__lives_make(recording, device, &lives);
+  if (status)
+    return status;
+  status = weir__classes_make(recording, device, &lives, &found);
+  if (!status) {
+    weir__summary_classes_of(summary, &lives, &found, classes);
+    weir__classes_clear(&found);
+  }
+  weir__lives_clear(&lives);
+  return status;
+}
+
+weir__summary_host weir__summarize_host(const weir__recording_device *host) {
+  weir__summary_host sums = {0};
+  for (size_t i = 0; i < host->segment_count; i++) {
+    sums.reserved += host->segments[i].size;
+    sums.active += host->segments[i].active;
+  }
+  return sums;
+}

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "offline/analyse/classes.h"
 #include "offline/read/recording.h"
 
 enum { WEIR__SUMMARY_HOLDERS = 5 };
@@ -34,6 +35,9 @@ typedef enum weir__completeness {
   WEIR__HISTORY_WRAPPED   /* the same, and the ring dropped events: it is known, or the number of events is round */
 } weir__completeness;
 
+/* "none", "complete", "late", "wrapped". */
+const char *weir__completeness_name(weir__completeness completeness);
+
 typedef struct weir__summary {
   size_t actions[WEIR__ACTION_UNKNOWN + 1]; /* events of each */
   int64_t first_us, last_us;                /* 0 if not recorded */
@@ -59,5 +63,26 @@ typedef struct weir__summary {
 
 /* `device` is one of the recording's. */
 weir_status weir__summarize(const weir__recording *recording, int device, weir__summary *summary);
+
+/* What blocks were for at the peak of live memory. */
+typedef struct weir__summary_classes {
+  bool has_classes;                /* classes could be told apart */
+  uint64_t classes[WEIR__CLASSES]; /* bytes at the peak of live memory */
+  size_t steps;
+} weir__summary_classes;
+
+weir_status weir__summarize_classes(const weir__recording *recording, int device, const weir__summary *summary,
+                                    weir__summary_classes *classes);
+
+/* The same, from the lives and classes of the device. */
+void weir__summary_classes_of(const weir__summary *summary, const weir__lives *lives, const weir__classes *classes,
+                              weir__summary_classes *result);
+
+/* Pinned host memory at the end. */
+typedef struct weir__summary_host {
+  uint64_t reserved, active; /* bytes */
+} weir__summary_host;
+
+weir__summary_host weir__summarize_host(const weir__recording_device *host);
 
 #endif

@@ -1,14 +1,13 @@
 #include "offline/render/diff_json.h"
 
-#include "offline/render/steps_json.h"
+#include "offline/render/parts_json.h"
 
 enum { LISTED = 200 };
 
-static const char *const moments[] = {"peak", "end", "step"};
-
 /* A number of each recording, the change, and the change in percent. */
-static void write_pair(weir__sink *sink, const char *key, bool is_known, double a, double b) {
-  WEIR__JSON(sink, JSON_OBJECT(key), JSON_REAL_IF(is_known, "a", a, 0), JSON_REAL_IF(is_known, "b", b, 0),
+static void write_total(weir__sink *sink, const weir__row *row, bool is_known) {
+  const double a = row->value, b = row->other;
+  WEIR__JSON(sink, JSON_OBJECT(row->key), JSON_REAL_IF(is_known, "a", a, 0), JSON_REAL_IF(is_known, "b", b, 0),
              JSON_REAL_IF(is_known, "change", b - a, 0),
              JSON_REAL_IF(is_known && a > 0, "percent", a > 0 ? 100 * (b - a) / a : 0, 2), JSON_CLOSE);
 }
@@ -24,12 +23,14 @@ static void write_side(weir__sink *sink, const char *key, const weir__diff_side 
 }
 
 static void write_sums(weir__sink *sink, const weir__diff *d, const weir__diff_sums of[2]) {
-  for (int i = 0; i < WEIR__DIFF_MOMENTS; i++)
+  for (int i = 0; i < WEIR__DIFF_MOMENTS; i++) {
+    const char *key = weir__diff_moment_name((weir__diff_moment)i);
     if (i != WEIR__DIFF_STEP || d->has_steps)
-      WEIR__JSON(sink, JSON_OBJECT(moments[i]), JSON_REAL("a", of[0].bytes[i], 0), JSON_REAL("b", of[1].bytes[i], 0),
+      WEIR__JSON(sink, JSON_OBJECT(key), JSON_REAL("a", of[0].bytes[i], 0), JSON_REAL("b", of[1].bytes[i], 0),
                  JSON_CLOSE);
     else
-      WEIR__JSON(sink, JSON_NULL(moments[i]));
+      WEIR__JSON(sink, JSON_NULL(key));
+  }
   WEIR__JSON(sink, JSON_OBJECT("count_peak"), JSON_REAL("a", of[0].count, 0), JSON_REAL("b", of[1].count, 0),
              JSON_CLOSE);
 }
@@ -63,16 +64,17 @@ static void write_rows(weir__sink *sink, const weir__diff *d, weir__diff_key key
 }
 
 void weir__diff_json(weir__sink *sink, const char *key, const weir__diff *d) {
-  bool is_known = d->side[0].is_known && d->side[1].is_known;
+  weir__row rows[WEIR__DIFF_TOTALS];
   WEIR__JSON(sink, JSON_OBJECT(key));
   write_side(sink, "a", &d->side[0]);
   write_side(sink, "b", &d->side[1]);
   WEIR__JSON(sink, JSON_LIST("totals"));
   for (int i = 0; i < WEIR__DIFF_MOMENTS; i++) {
-    bool has = is_known && (i != WEIR__DIFF_STEP || d->has_steps);
-    WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("at", moments[i]));
-    write_pair(sink, "allocated", has, d->side[0].allocated[i], d->side[1].allocated[i]);
-    write_pair(sink, "reserved", has, d->side[0].reserved[i], d->side[1].reserved[i]);
+    const weir__diff_moment moment = (weir__diff_moment)i;
+    weir__diff_totals(d, moment, rows);
+    WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("at", weir__diff_moment_name(moment)));
+    for (int k = 0; k < WEIR__DIFF_TOTALS; k++)
+      write_total(sink, &rows[k], weir__diff_has_moment(d, moment));
     WEIR__JSON(sink, JSON_CLOSE);
   }
   WEIR__JSON(sink, JSON_CLOSE,
@@ -85,13 +87,12 @@ void weir__diff_json(weir__sink *sink, const char *key, const weir__diff *d) {
              JSON_NATURAL("only_a", d->stacks_only[0]), JSON_NATURAL("only_b", d->stacks_only[1]), JSON_CLOSE,
              JSON_NATURAL("sizes", d->sizes), JSON_REAL("noise", d->noise, 0), JSON_LIST("by"));
   for (int i = 0; i < WEIR__DIFF_KEYS; i++)
-    if ((i != WEIR__DIFF_PHASE || d->has_phases) && (i != WEIR__DIFF_CLASS || d->has_classes))
+    if (weir__diff_has_key(d, (weir__diff_key)i))
       write_rows(sink, d, (weir__diff_key)i);
   WEIR__JSON(sink, JSON_CLOSE);
   if (d->fail_above >= 0)
-    WEIR__JSON(sink, JSON_OBJECT("fail_above"), JSON_REAL("percent", d->fail_above, 3),
-               JSON_TEXT("what", *d->what ? d->what : NULL), JSON_REAL("grew_percent", d->grew, 3),
-               JSON_BOOL("failed", d->has_failed), JSON_CLOSE);
+    WEIR__JSON(sink, JSON_OBJECT("fail_above"), JSON_REAL("percent", d->fail_above, 3), JSON_TEXT("what", d->what),
+               JSON_REAL("grew_percent", d->grew, 3), JSON_BOOL("failed", d->has_failed), JSON_CLOSE);
   else
     WEIR__JSON(sink, JSON_NULL("fail_above"));
   WEIR__JSON(sink, JSON_CLOSE);

@@ -1,6 +1,8 @@
 #include "offline/render/explain_json.h"
 
 #include "offline/analyse/describe.h"
+#include "offline/analyse/moment.h"
+#include "offline/render/parts_json.h"
 
 typedef struct report {
   weir__sink *sink;
@@ -8,9 +10,6 @@ typedef struct report {
   const weir__recording_device *device;
   const weir__explanation *x;
 } report;
-
-/* The time between two entries. A file may contain any values, so the difference may not overflow. */
-static int64_t span(int64_t from, int64_t to) { return (int64_t)((uint64_t)to - (uint64_t)from); }
 
 static void json_stack(const report *f, uint32_t stack) {
   const weir__recording *s = f->recording;
@@ -54,7 +53,7 @@ static void json_pinning_block(const report *f, const weir__explained_block *b) 
   WEIR__JSON(f->sink, JSON_OBJECT(NULL), JSON_NATURAL("address", b->address), JSON_NATURAL("size", b->size),
              JSON_NATURAL("requested", b->requested), JSON_NATURAL_IF(b->event != SIZE_MAX, "event", b->event));
   if (time && f->x->time_us)
-    WEIR__JSON(f->sink, JSON_INTEGER("age_us", span(time, f->x->time_us)));
+    WEIR__JSON(f->sink, JSON_INTEGER("age_us", weir__time_between(time, f->x->time_us)));
   else
     WEIR__JSON(f->sink, JSON_NULL("age_us"));
   json_stack(f, b->stack);
@@ -103,45 +102,41 @@ static void json_unknown(const report *f) {
   WEIR__JSON(f->sink, JSON_TEXT("unknown", x->difference), JSON_NULL("limit"), JSON_NULL("limit_max"),
              JSON_NULL("limit_is_inferred"), JSON_NULL("limit_is_recorded"), JSON_NULL("limit_is_device"),
              JSON_NULL("memory"), JSON_NULL("missing"), JSON_NULL("enough_for_request"),
-             JSON_NULL("enough_for_recording"), JSON_NULL("reserved"), JSON_NULL("bytes"), JSON_NULL("largest_hole"),
-             JSON_NULL("largest_elsewhere"), JSON_NULL("holes"), JSON_NULL("cause"), JSON_NULL("pins"),
-             JSON_NULL("holders"), JSON_BOOL("proven", false), JSON_NATURAL("orders", 0),
+             JSON_NULL("enough_for_recording"), JSON_NULL("reserved"), JSON_NULL("bytes"), JSON_NULL("labels"),
+             JSON_NULL("largest_hole"), JSON_NULL("largest_elsewhere"), JSON_NULL("holes"), JSON_NULL("cause"),
+             JSON_NULL("pins"), JSON_NULL("holders"), JSON_BOOL("proven", false), JSON_NATURAL("orders", 0),
              JSON_NATURAL("orders_served", 0), JSON_LIST("trials"), JSON_CLOSE);
 }
-
-static const char *const uses[] = {"live",       "rounding",   "waiting",     "free_whole",
-                                   "free_split", "free_class", "free_stream", "free_pool"};
 
 static void json_holes(const report *f) {
   WEIR__JSON(f->sink, JSON_LIST("holes"));
   for (size_t i = 0; i < f->x->hole_count; i++) {
     const weir__hole *h = &f->x->holes[i];
     WEIR__JSON(f->sink, JSON_OBJECT(NULL), JSON_NATURAL("address", h->address), JSON_NATURAL("size", h->size),
-               JSON_TEXT("use", uses[h->use]), JSON_CLOSE);
+               JSON_TEXT("use", weir__use_name(h->use)), JSON_CLOSE);
   }
   WEIR__JSON(f->sink, JSON_CLOSE);
 }
 
 static void json_cause(const report *f) {
-  static const char *const causes[] = {"none",  "exhausted", "fragmented", "streams",
-                                       "pools", "class",     "waiting",    "mixed"};
   const weir__explanation *x = f->x;
   WEIR__JSON(f->sink, JSON_NATURAL_IF(x->limit != UINT64_MAX, "limit", x->limit),
              JSON_NATURAL_IF(x->limit_max != UINT64_MAX, "limit_max", x->limit_max),
              JSON_BOOL("limit_is_inferred", x->limit_is_inferred), JSON_BOOL("limit_is_recorded", x->limit_is_recorded),
              JSON_BOOL("limit_is_device", x->limit_is_device), JSON_NATURAL_IF(x->memory != 0, "memory", x->memory));
-  const weir__recording_device *device = &f->recording->devices[x->device];
-  if (device->peak_outside)
-    WEIR__JSON(f->sink, JSON_OBJECT("outside"), JSON_NATURAL("end", device->outside),
-               JSON_NATURAL("peak", device->peak_outside), JSON_CLOSE);
+  weir__outside_json(f->sink, "outside", f->device);
   json_missing(f);
   WEIR__JSON(f->sink, JSON_NATURAL_IF(x->reserved != UINT64_MAX, "reserved", x->reserved), JSON_OBJECT("bytes"));
   for (int i = 0; i < WEIR__USES; i++)
-    WEIR__JSON(f->sink, JSON_NATURAL(uses[i], x->bytes[i]));
+    WEIR__JSON(f->sink, JSON_NATURAL(weir__use_name((weir__byte_use)i), x->bytes[i]));
+  WEIR__JSON(f->sink, JSON_CLOSE, JSON_OBJECT("labels"));
+  for (int i = 0; i < WEIR__USES; i++)
+    WEIR__JSON(f->sink,
+               JSON_TEXT(weir__use_name((weir__byte_use)i), weir__use_text((weir__byte_use)i, x->has_request)));
   WEIR__JSON(f->sink, JSON_CLOSE, JSON_NATURAL("largest_hole", x->largest_hole),
              JSON_NATURAL("largest_elsewhere", x->largest_elsewhere));
   json_holes(f);
-  WEIR__JSON(f->sink, JSON_TEXT("cause", causes[x->cause]));
+  WEIR__JSON(f->sink, JSON_TEXT("cause", weir_offline_cause_name(x->cause)));
   json_pins(f);
   WEIR__JSON(f->sink, JSON_LIST("holders"));
   for (size_t i = 0; i < x->holder_count; i++) {
@@ -171,14 +166,12 @@ static void json_growth(const report *f) {
 
 void weir__explain_json(weir__sink *sink, const char *name, const weir__recording *recording,
                         const weir__explanation *x) {
-  static const char *const moments[] = {"auto", "oom", "peak", "end", "event"};
-  static const char *const histories[] = {"none", "complete", "late", "wrapped"};
   const report report = {sink, recording, &recording->devices[x->device], x}, *f = &report;
   WEIR__JSON(f->sink, JSON_TEXT("file", name), JSON_INTEGER("device", x->device),
-             JSON_TEXT("moment", moments[x->moment]), JSON_NATURAL("event", x->event),
+             JSON_TEXT("moment", weir__moment_name(x->moment)), JSON_NATURAL("event", x->event),
              JSON_NATURAL("events", x->event_count), JSON_INTEGER("time_us", x->time_us),
-             JSON_TEXT("history", histories[x->completeness]), JSON_NATURAL("differences", x->differences),
-             JSON_BOOL("from_file", x->is_from_file));
+             JSON_TEXT("history", weir__completeness_name(x->completeness)),
+             JSON_NATURAL("differences", x->differences), JSON_BOOL("from_file", x->is_from_file));
   json_request(f);
   if (x->is_unknown)
     json_unknown(f);

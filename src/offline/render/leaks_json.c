@@ -1,7 +1,7 @@
 #include "offline/render/leaks_json.h"
 
 #include "offline/analyse/describe.h"
-#include "offline/render/steps_json.h"
+#include "offline/render/parts_json.h"
 
 enum { LISTED = 50 };
 

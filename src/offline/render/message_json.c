@@ -20,7 +20,8 @@ static void json_message(weir__sink *sink, const weir__message *m) {
              JSON_NATURAL_IF(has_rank, "rank", m->source_number), JSON_NATURAL_IF(m->device >= 0, "device", m->device),
              JSON_NATURAL("line", m->line), JSON_NATURAL("repeated", m->repeated),
              JSON_TEXT("wording", weir__message_kinds[m->kind]), JSON_BOOL("weir", m->is_weirs),
-             JSON_TEXT("cause", weir__message_causes[m->cause]), JSON_TEXT("bound", weir__message_bounds[m->bound]));
+             JSON_TEXT("cause", weir__message_causes[m->cause].name),
+             JSON_TEXT("bound", weir__message_bounds[m->bound]));
   const struct {
     const char *key;
     weir__figure figure;

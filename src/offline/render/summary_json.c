@@ -1,40 +1,7 @@
 #include "offline/render/summary_json.h"
 
 #include "offline/analyse/describe.h"
-
-void weir__summary_classes_of(const weir__summary *summary, const weir__lives *lives, const weir__classes *classes,
-                              weir__summary_classes *result) {
-  weir__classes_sum(lives, classes, summary->live.event, result->classes);
-  result->has_classes = classes->is_known;
-  result->steps = classes->steps;
-}
-
-weir_status weir__summarize_classes(const weir__recording *recording, int device, const weir__summary *summary,
-                                    weir__summary_classes *classes) {
-  weir__lives lives;
-  weir__classes found;
-  if (summary->is_unknown || !recording->devices[device].event_count)
-    return WEIR_OK;
-  weir_status status = weir__lives_make(recording, device, &lives);
-  if (status)
-    return status;
-  status = weir__classes_make(recording, device, &lives, &found);
-  if (!status) {
-    weir__summary_classes_of(summary, &lives, &found, classes);
-    weir__classes_clear(&found);
-  }
-  weir__lives_clear(&lives);
-  return status;
-}
-
-weir__summary_host weir__summarize_host(const weir__recording_device *host) {
-  weir__summary_host sums = {0};
-  for (size_t i = 0; i < host->segment_count; i++) {
-    sums.reserved += host->segments[i].size;
-    sums.active += host->segments[i].active;
-  }
-  return sums;
-}
+#include "offline/render/parts_json.h"
 
 static void json_holders(weir__sink *sink, const weir__recording *recording, const char *key,
                          const weir__holder *holders, size_t count) {
@@ -84,7 +51,6 @@ static void json_classes(weir__sink *sink, const weir__summary *s, const weir__s
 
 static void json_device(weir__sink *sink, const weir__recording *recording, int number, const weir__summary *s,
                         const weir__summary_classes *m) {
-  static const char *const completeness[] = {"none", "complete", "late", "wrapped"};
   const weir__recording_device *device = &recording->devices[number];
   bool has_blocks = !s->is_end_told && !recording->is_events_only, has_end = s->is_end_told || has_blocks;
   WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_INTEGER("device", number), JSON_NATURAL("events", device->event_count),
@@ -93,12 +59,10 @@ static void json_device(weir__sink *sink, const weir__recording *recording, int 
     if (s->actions[i])
       WEIR__JSON(sink, JSON_NATURAL(weir_trace_action_name((weir_trace_action)i), s->actions[i]));
   WEIR__JSON(sink, JSON_CLOSE, JSON_INTEGER("first_us", s->first_us), JSON_INTEGER("last_us", s->last_us),
-             JSON_TEXT("history", completeness[s->completeness]), JSON_NATURAL("unknown_frees", s->unknown_frees),
-             JSON_NATURAL("dropped", device->dropped));
+             JSON_TEXT("history", weir__completeness_name(s->completeness)),
+             JSON_NATURAL("unknown_frees", s->unknown_frees), JSON_NATURAL("dropped", device->dropped));
   json_peaks(sink, device, s);
-  if (device->peak_outside)
-    WEIR__JSON(sink, JSON_OBJECT("outside"), JSON_NATURAL("end", device->outside),
-               JSON_NATURAL("peak", device->peak_outside), JSON_CLOSE);
+  weir__outside_json(sink, "outside", device);
   WEIR__JSON(sink, JSON_BOOL("has_stacks", s->has_stacks), JSON_NATURAL("streams", s->streams),
              JSON_NATURAL("large_segments", s->large_segments), JSON_NATURAL("small_segments", s->small_segments),
              JSON_NATURAL("private_segments", s->private), JSON_NATURAL_IF(has_end, "end_reserved", s->end_reserved),

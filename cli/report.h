@@ -1,0 +1,25 @@
+/*
+ * What reports for people have in common.
+ */
+#ifndef WEIR_CLI_REPORT_H
+#define WEIR_CLI_REPORT_H
+
+#include "offline/analyse/summary.h"
+
+/* After "history": the file has none. */
+extern const char weir_cli_no_history[];
+
+/* How to record a history. */
+extern const char weir_cli_record_advice[];
+
+/* What records stacks as well, where the recording was made. */
+const char *weir_cli_stacks_option(const weir__recording *recording);
+
+/* A line for each holder of memory. */
+void weir_cli_print_holders(const char *indent, const weir__recording *recording, const weir__holder *holders,
+                            size_t count);
+
+/* A line about memory that the program created itself, if there is any. */
+void weir_cli_print_outside(const char *label, const weir__recording_device *device);
+
+#endif
