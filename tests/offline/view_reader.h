@@ -17,7 +17,7 @@ static inline const char *json_space(const char *at) { return at + strspn(at, " 
 static inline const char *json_end(const char *at) {
   int depth = 0;
   bool in_text = false;
-  for (; *at; at++) {
+  for (; *(at += strcspn(at, in_text ? "\"\\" : "\"{}[],")); at++) {
     if (in_text) {
       at += *at == '\\';
       in_text = *at != '"';

@@ -112,7 +112,7 @@ int main() {
   std::thread([] { pair(512 * 8); }).join();
 }
 END
-g++ -std=c++17 -O2 -Wall -Wextra -pthread "-I$work" "-I$adapters/torch" "-I$include" "$work/main.cpp" "$adapters/torch/phases.cpp" \
+g++ -std=c++17 -Wall -Wextra -pthread "-I$work" "-I$adapters/torch" "-I$include" "$work/main.cpp" "$adapters/torch/phases.cpp" \
   "$library" "-Wl,-rpath,$(dirname "$library")" -o "$work/main"
 WEIR_DRIVER=soft WEIR_RECORD="$work/record" WEIR_RECORD_MB=4 WEIR_RECORD_STACKS=alloc WEIR_LOG=error "$work/main"
 "$weir" export --to csv "$work/record"/*.ring | tr -d '\r' >"$work/events.csv"

@@ -405,7 +405,7 @@ int main() {
   return failed;
 }
 END
-g++ -std=c++17 -O2 -g -Wall -Wextra -rdynamic "-I$work" "-I$adapters/torch" "-I$include" "$work/main.cpp" \
+g++ -std=c++17 -Wall -Wextra -rdynamic "-I$work" "-I$adapters/torch" "-I$include" "$work/main.cpp" \
   "$adapters/torch/pinned.cpp" "$adapters/torch/settings.cpp" "$library" "-Wl,-rpath,$(dirname "$library")" -lpthread \
   -o "$work/main"
 WEIR_LOG=error "$work/main"

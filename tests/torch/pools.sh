@@ -250,6 +250,6 @@ END
 cp "$adapters/torch/pools.cpp" "$work"
 cat >"$work/version.h" <<'END'
 END
-g++ -std=c++17 -O2 -Wall -Wextra "-I$work" "-I$include" "$work/main.cpp" "$work/pools.cpp" \
+g++ -std=c++17 -Wall -Wextra "-I$work" "-I$include" "$work/main.cpp" "$work/pools.cpp" \
   "$library" "-Wl,-rpath,$(dirname "$library")" -o "$work/main"
 WEIR_DRIVER=soft WEIR_LOG=error "$work/main"

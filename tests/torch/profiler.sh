@@ -135,13 +135,13 @@ int main(int argc, char **argv) {
   return code;
 }
 END
-g++ -std=c++17 -O2 -pthread "$work/load.cpp" -o "$work/load" -ldl
+g++ -std=c++17 -pthread "$work/load.cpp" -o "$work/load" -ldl
 
 # try NAME FLAGS ARGUMENT
 try() {
   # shellcheck disable=SC2086
-  g++ -std=c++17 -O2 -fPIC -shared $2 "-I$work" "$work/straw.cpp" -o "$work/libstraw_$1.so"
-  g++ -std=c++17 -O2 -fPIC -shared -pthread "-I$work" "-I$adapters/torch" "$work/main.cpp" "$adapters/torch/profiler.cpp" \
+  g++ -std=c++17 -fPIC -shared $2 "-I$work" "$work/straw.cpp" -o "$work/libstraw_$1.so"
+  g++ -std=c++17 -fPIC -shared -pthread "-I$work" "-I$adapters/torch" "$work/main.cpp" "$adapters/torch/profiler.cpp" \
     -o "$work/$1.so" "-L$work" "-lstraw_$1" "-Wl,-rpath,$work"
   "$work/load" "$work/$1.so" "$3"
   LD_PRELOAD="$work/libstraw_$1.so" "$work/load" "$work/$1.so" "$3" # loaded from the start

@@ -125,6 +125,6 @@ int main() {
   return failed;
 }
 END
-g++ -std=c++17 -O2 -Wall -Wextra "-I$work" "-I$adapters/torch" "-I$include" "$work/main.cpp" "$adapters/torch/settings.cpp" \
+g++ -std=c++17 -Wall -Wextra "-I$work" "-I$adapters/torch" "-I$include" "$work/main.cpp" "$adapters/torch/settings.cpp" \
   "$library" "-Wl,-rpath,$(dirname "$library")" -o "$work/main"
 WEIR_DRIVER=soft WEIR_LOG=error "$work/main"

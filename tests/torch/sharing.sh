@@ -127,6 +127,6 @@ int main() {
 }
 END
 cp "$adapters/torch/sharing.cpp" "$work"
-g++ -std=c++17 -O2 -Wall -Wextra "-I$work" "-I$include" -include weir/weir.h "$work/main.cpp" "$work/sharing.cpp" \
+g++ -std=c++17 -Wall -Wextra "-I$work" "-I$include" -include weir/weir.h "$work/main.cpp" "$work/sharing.cpp" \
   "$library" "-Wl,-rpath,$(dirname "$library")" -o "$work/main"
 WEIR_DRIVER=soft WEIR_LOG=error "$work/main"

@@ -194,6 +194,7 @@ stop = False
 def busy():
     while not stop:
         pair(512)
+        time.sleep(1e-4)
 t = threading.Thread(target=busy)
 t.start()
 for _ in range(5):

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/memory_map.h"
 #include "base/thread.h"
 
 /* A granule in which one range ends and another begins. There are at most two, because no range is smaller than a
@@ -25,7 +26,22 @@ WEIR__AT_LOAD(WEIR__LOAD_MEMORY) void watch_forks(void) { weir__at_fork(lock_wri
 
 weir__page_map weir__page_map_empty; /* not const: as constant data its 2 MiB would be in the library file */
 
-weir__page_map *weir__page_map_new(void) { return calloc(1, sizeof(weir__page_map)); }
+/* A leak checker in the process: leaves are reached from mapped memory alone, which it does not search by itself. */
+extern void __lsan_register_root_region(const void *memory, size_t bytes) __attribute__((weak));
+extern void __lsan_unregister_root_region(const void *memory, size_t bytes) __attribute__((weak));
+
+/* Mapped, since calloc clears 2 MiB where it has freed as much before: a search for settings creates and destroys
+ * hundreds of allocators, each of which touches a few pages of its table. */
+weir__page_map *weir__page_map_new(void) {
+  weir__page_map *map = weir__map_reserve(sizeof *map, 1);
+  if (map && !weir__map_commit(map, sizeof *map)) {
+    weir__unmap(map, sizeof *map);
+    return NULL;
+  }
+  if (map && __lsan_register_root_region)
+    __lsan_register_root_region(map, sizeof *map);
+  return map;
+}
 
 void weir__page_map_delete(weir__page_map *map) {
   for (weir__page_leaf *leaf = map->all_leaves, *next; leaf; leaf = next) {
@@ -36,7 +52,9 @@ void weir__page_map_delete(weir__page_map *map) {
     next = shared->next;
     free(shared);
   }
-  free(map);
+  if (__lsan_unregister_root_region)
+    __lsan_unregister_root_region(map, sizeof *map);
+  weir__unmap(map, sizeof *map);
 }
 
 struct weir__arena *weir__page_map_find_shared(uintptr_t entry, uint64_t address) {
