@@ -94,7 +94,7 @@ TEST(snapshots_are_consistent) {
     assert_int_equal(pthread_create(&threads[i], NULL, one_inside_the_other, (void *)i), 0);
   assert_int_equal(pthread_create(&threads[PAIRS], NULL, allocate_and_free, NULL), 0);
   size_t seen = 0, live = 0;
-  const int shots = repetitions(300, 4000);
+  const int shots = repetitions(160, 4000);
   for (int n = 0; n < shots; n++) {
     weir_snapshot *snapshot = NULL;
     assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
