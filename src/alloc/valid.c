@@ -143,7 +143,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
 
 static void check_retirement(walk *w) {
   for (int i = 0; i < WEIR__ALIAS_FENCES; i++)
-    if (w->heap->pages.aliases.waiting[i + 1] && !w->heap->retirement.batches[i].passed)
+    if (w->heap->pages.aliases.waiting[i + 1] && !w->heap->retirement.batches[i].is_used)
       wrong(w, "%zu aliases wait for no event", w->heap->pages.aliases.waiting[i + 1]);
 }
 

@@ -79,7 +79,6 @@ static struct world {
   weir__pages pages;
   weir__reservation reservations[RESERVATIONS];
   weir__retirement retirement;
-  weir__fences fences;
   struct {
     weir__page *page; /* NULL if the entry is not in use */
     uint8_t value;    /* of its first byte */
@@ -269,14 +268,14 @@ static bool run(op o) {
     return weir__pages_clear(&w.pages, m->reservation, m->address, m->page->bytes);
   case RETIRE: {
     unsigned long pending = 0; /* with an event, if one was recorded */
-    weir__aliases_retire(&w.pages, &w.retirement, &w.fences, w.streams[to], 0, has_passed, NULL);
+    weir__aliases_retire(&w.pages, &w.retirement, w.streams[to], 0, has_passed, NULL);
     assert_ok(weir_soft_pending(d, w.streams[to], &pending));
     while (w.pending_count[to] < (int)pending)
       w.pending[to][w.pending_count[to]++] = (write_work){0};
     return true;
   }
   case POLL:
-    weir__retired_unmap(&w.pages, &w.retirement, &w.fences);
+    weir__retired_unmap(&w.pages, &w.retirement);
     return !w.pages.failure;
   case WORK:
     w.pending[stream_of(m->reservation)][w.pending_count[stream_of(m->reservation)]++] =
@@ -339,6 +338,15 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
   return hash * 0xff51afd7ed558ccdu;
 }
 
+/* Whether the next poll passes the fence of a batch. */
+static bool fence_is_passed(const weir__alias_batch *batch) {
+  for (const weir__fence_queue *queue = w.retirement.fences.first; queue; queue = queue->next)
+    for (const weir__fence *fence = queue->first; fence; fence = fence->next)
+      if (fence->waiter == batch)
+        return d->EventQuery(d, fence->event) == WEIR_CU_SUCCESS;
+  return false;
+}
+
 /* Pages are numbered in the order of their first slot, so that states that differ in names only are one. */
 static uint64_t state_hash(void) {
   const weir__page *pages[RESERVATIONS * SLOTS] = {0};
@@ -367,9 +375,9 @@ static uint64_t state_hash(void) {
       hash = mix(hash, w.pending[s][i].address ? w.pending[s][i].address - w.reservations[s].base : 1);
   }
   for (int i = 0; i < WEIR__ALIAS_FENCES; i++)
-    if (w.retirement.batches[i].passed)
+    if (w.retirement.batches[i].is_used)
       hash = mix(hash, (uint64_t)i << 2 | (uint64_t)(w.retirement.batches[i].stream == w.streams[1]) << 1 |
-                           (d->EventQuery(d, w.retirement.batches[i].passed) == WEIR_CU_SUCCESS));
+                           (w.retirement.batches[i].has_passed || fence_is_passed(&w.retirement.batches[i])));
   return mix(hash, w.pages.orphan_count);
 }
 
@@ -395,12 +403,11 @@ static void end_world(uint64_t baseline) {
     weir__slab_clear(&w.pages.pages);
     weir__slab_clear(&w.pages.mappings);
     free(w.pages.orphans);
-    weir__fences_clear(&w.fences, faults);
+    weir__retirement_end(&w.pages, &w.retirement);
     return;
   }
   weir_soft_step_all(d, NULL);
   weir__retirement_end(&w.pages, &w.retirement);
-  weir__fences_clear(&w.fences, faults);
   for (int i = 0; i < RESERVATIONS; i++)
     weir__reservation_end(&w.pages, &w.reservations[i]);
   weir__pages_end(&w.pages);

@@ -642,9 +642,9 @@ static void retire_aliases(weir__heap *heap, weir_cu_stream stream, uint64_t mos
     return;
   if (atomic_load(&heap->captures) || weir__is_in_capture(heap, stream) || !weir__capture_relax(heap, &mode))
     return; /* querying an event would invalidate a capture, and an event recorded in one would never complete */
-  weir__retired_unmap(&heap->pages, &heap->retirement, &heap->fences);
+  weir__retired_unmap(&heap->pages, &heap->retirement);
   weir__capture_restore(heap, mode);
-  weir__aliases_retire(&heap->pages, &heap->retirement, &heap->fences, stream, most, has_passed, heap);
+  weir__aliases_retire(&heap->pages, &heap->retirement, stream, most, has_passed, heap);
 }
 
 weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {

@@ -556,6 +556,6 @@ void weir__heap_free_segments(weir__heap *heap) {
     weir__segment_delete(segment);
   }
   weir__rangemap_clear(&heap->segments_by_address);
-  weir__retirement_end(&heap->pages, &heap->retirement); /* heap->fences is cleared already */
+  weir__retirement_end(&heap->pages, &heap->retirement);
   weir__pages_end(&heap->pages);
 }

@@ -1,6 +1,7 @@
 /*
- * Fences: points in streams, and what waits until they have been passed. Freed memory waits for them, of the device and
- * pinned memory alike.
+ * Fences: points in streams, and what waits until they have been passed: freed memory, of the device and pinned memory
+ * alike, and aliases that retire. Memory in limbo waits for other processes (ipc/references.h), and for fences of the
+ * streams that use it. Memory freed in a capture waits for positions in the graph (capture_reuse.c).
  *
  * A stream reaches its fences in order, so each stream has a queue and only the first fence of a queue is polled: a
  * slow stream delays no other. Only streams with fences have a queue, so a poll costs one query for each of these. The

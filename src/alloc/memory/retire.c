@@ -6,17 +6,17 @@ enum { UNMAPS_AT_ONCE = 64 }; /* a request waits for them */
 #define WEIR__PLANTED(fault) false
 #endif
 
-static void batch_end(weir__pages *pages, weir__fences *fences, weir__alias_batch *batch) {
-  weir__event_release(fences, pages->driver, batch->passed);
-  *batch = (weir__alias_batch){0};
+static void fence_passed(void *context, void *batch) {
+  (void)context;
+  ((weir__alias_batch *)batch)->has_passed = true;
 }
 
-void weir__retired_unmap(weir__pages *pages, weir__retirement *retirement, weir__fences *fences) {
-  weir_driver *driver = pages->driver;
+void weir__retired_unmap(weir__pages *pages, weir__retirement *retirement) {
   int left = UNMAPS_AT_ONCE;
+  weir__fences_poll(&retirement->fences, pages->driver, false, fence_passed, NULL);
   for (uint8_t fence = 1; fence <= WEIR__ALIAS_FENCES; fence++) {
     weir__alias_batch *batch = &retirement->batches[fence - 1];
-    if (!batch->passed || (driver->EventQuery(driver, batch->passed) && !WEIR__PLANTED(ignores_fences)))
+    if (!batch->is_used || (!batch->has_passed && !WEIR__PLANTED(ignores_fences)))
       continue;
     for (weir__mapping *m = pages->aliases.oldest, *next; m && pages->aliases.waiting[fence] && left; m = next) {
       next = m->newer;
@@ -28,38 +28,28 @@ void weir__retired_unmap(weir__pages *pages, weir__retirement *retirement, weir_
       left--;
     }
     if (!pages->aliases.waiting[fence])
-      batch_end(pages, fences, batch);
+      batch->is_used = false;
   }
 }
 
-/* The fence of a batch for a stream that has none yet, behind its work of now. 0 if there is no room, or if the driver
- * fails. */
-static uint8_t batch_begin(weir__pages *pages, weir__retirement *retirement, weir__fences *fences,
-                           weir_cu_stream stream) {
-  weir_driver *driver = pages->driver;
-  weir__alias_batch *made = NULL;
+/* A batch for a stream that has none yet; NULL if there is no room. */
+static weir__alias_batch *find_batch(weir__retirement *retirement, weir_cu_stream stream) {
+  weir__alias_batch *found = NULL;
   for (int i = 0; i < WEIR__ALIAS_FENCES; i++) {
     weir__alias_batch *batch = &retirement->batches[i];
-    if (batch->passed && batch->stream == stream)
-      return 0;
-    if (!batch->passed && !made)
-      made = batch;
+    if (batch->is_used && batch->stream == stream)
+      return NULL;
+    if (!batch->is_used && !found)
+      found = batch;
   }
-  if (!made || weir__event_acquire(fences, driver, &made->passed))
-    return 0;
-  if (driver->EventRecord(driver, made->passed, stream)) {
-    batch_end(pages, fences, made);
-    return 0;
-  }
-  made->stream = stream;
-  return (uint8_t)(made - retirement->batches + 1);
+  return found;
 }
 
-void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir__fences *fences, weir_cu_stream stream,
-                          uint64_t most, bool (*has_passed)(void *context, weir_cu_stream stream), void *context) {
+void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir_cu_stream stream, uint64_t most,
+                          bool (*has_passed)(void *context, weir_cu_stream stream), void *context) {
   size_t waiting = pages->aliases.count - pages->aliases.retiring;
-  uint8_t fence = waiting > most ? batch_begin(pages, retirement, fences, stream) : 0;
-  if (!fence)
+  weir__alias_batch *batch = waiting > most ? find_batch(retirement, stream) : NULL;
+  if (!batch)
     return;
   /* An alias was last used by the stream of its reservation, before it became one: a request of another stream took its
    * page only behind that use. */
@@ -75,16 +65,14 @@ void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir
     asked = user;
     if (!is_passed)
       continue;
-    weir__mapping_retire(pages, m, fence);
+    if (!batch->is_used && !weir__fences_add(&retirement->fences, pages->driver, stream, batch))
+      return;
+    *batch = (weir__alias_batch){.stream = stream, .is_used = true};
+    weir__mapping_retire(pages, m, (uint8_t)(batch - retirement->batches + 1));
     excess--;
   }
-  if (!pages->aliases.waiting[fence])
-    batch_end(pages, fences, &retirement->batches[fence - 1]);
 }
 
 void weir__retirement_end(weir__pages *pages, weir__retirement *retirement) {
-  weir_driver *driver = pages->driver;
-  for (int i = 0; i < WEIR__ALIAS_FENCES; i++)
-    if (retirement->batches[i].passed)
-      driver->EventDestroy(driver, retirement->batches[i].passed);
+  weir__fences_clear(&retirement->fences, pages->driver);
 }

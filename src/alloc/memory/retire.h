@@ -8,26 +8,28 @@
 #include "alloc/memory/fences.h"
 #include "alloc/memory/pages.h"
 
-/* An event behind the last use of the aliases whose fence has this batch's number. A stream has one batch at a time, so
- * that one that is stalled does not keep the others from retiring aliases. */
+/* The aliases whose fence has this batch's number. A stream has one batch at a time, so that one that is stalled does
+ * not keep the others from retiring aliases. */
 typedef struct weir__alias_batch {
   weir_cu_stream stream;
-  weir_cu_event passed; /* NULL if the batch is not in use */
+  bool is_used;
+  bool has_passed; /* the stream, the fence behind the last use of the aliases */
 } weir__alias_batch;
 
 typedef struct weir__retirement {
+  weir__fences fences;
   weir__alias_batch batches[WEIR__ALIAS_FENCES]; /* batch i is fence i + 1 */
 } weir__retirement;
 
 /* Unmaps the aliases of batches whose streams have passed. No stream of this thread may be captured, as a query would
  * invalidate the capture. */
-void weir__retired_unmap(weir__pages *pages, weir__retirement *retirement, weir__fences *fences);
+void weir__retired_unmap(weir__pages *pages, weir__retirement *retirement);
 
 /* Begins a batch for the aliases beyond `most`, the least recently used first, unless `stream`, which is that of the
  * current request, has one. Those that another stream used join it if `has_passed` says that it has completed its
  * work. */
-void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir__fences *fences, weir_cu_stream stream,
-                          uint64_t most, bool (*has_passed)(void *context, weir_cu_stream stream), void *context);
+void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir_cu_stream stream, uint64_t most,
+                          bool (*has_passed)(void *context, weir_cu_stream stream), void *context);
 
 void weir__retirement_end(weir__pages *pages, weir__retirement *retirement);
 
