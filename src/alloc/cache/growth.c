@@ -33,7 +33,7 @@ void weir__growth_fit(const weir_allocator *allocator, weir__settings *settings)
   settings->expandable_segments = settings->moving_pages = false;
 }
 
-weir__growth weir__growth_of_options(const weir__heap *heap, const weir_pool_options *options) {
+weir__growth_kind weir__growth_of_options(const weir__heap *heap, const weir_pool_options *options) {
   if (options->alloc)
     return WEIR__GROWTH_PROVIDED;
   bool can_move = heap->pages.granularity && heap->capability >= weir__settings_of(heap)->moving_pages_min_capability;
@@ -42,7 +42,7 @@ weir__growth weir__growth_of_options(const weir__heap *heap, const weir_pool_opt
 
 weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                              uint64_t segment_bytes) {
-  weir__growth growth = weir__growth_of(settings, arena->pool);
+  weir__growth_kind growth = weir__growth_of(settings, arena->pool);
   heap->pages.failure = WEIR_CU_SUCCESS;
   heap->met_limit = heap->has_limit;
   if (growth == WEIR__GROWTH_MOVING)

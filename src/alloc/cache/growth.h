@@ -9,7 +9,7 @@
 #include "alloc/cache/heap.h"
 
 /* What the pool's options say, else the settings. */
-static inline weir__growth weir__growth_of(const weir__settings *settings, const weir__pool *pool) {
+static inline weir__growth_kind weir__growth_of(const weir__settings *settings, const weir__pool *pool) {
   if (pool->owner && pool->owner->growth != WEIR__GROWTH_BY_SETTINGS)
     return pool->owner->growth;
   return settings->moving_pages          ? WEIR__GROWTH_MOVING
@@ -32,7 +32,7 @@ static inline bool weir__growth_reserves(const weir__settings *settings) { retur
 void weir__growth_fit(const weir_allocator *allocator, weir__settings *settings);
 
 /* That of a new private pool. */
-weir__growth weir__growth_of_options(const weir__heap *heap, const weir_pool_options *options);
+weir__growth_kind weir__growth_of_options(const weir__heap *heap, const weir_pool_options *options);
 
 /* A new block of at least `bytes`, outside of the index and held so that its neighbours do not merge it. NULL if the
  * limit is reached, the driver is out of memory, or another call failed (heap->pages.failure). The heap's lock is held,

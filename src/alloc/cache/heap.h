@@ -64,13 +64,13 @@ typedef struct weir__private_pool weir__private_pool;
 typedef struct weir__backend_port weir__backend_port;
 
 /* What a pool obtains memory by (growth.h). */
-typedef enum weir__growth {
+typedef enum weir__growth_kind {
   WEIR__GROWTH_BY_SETTINGS, /* of a pool whose options do not say */
   WEIR__GROWTH_PROVIDED,    /* segments of the pool's own functions, or of a back end */
   WEIR__GROWTH_FIXED,       /* segments that are one allocation of the driver each */
   WEIR__GROWTH_EXPANDABLE,  /* pages at the end of a reservation, and in its holes */
   WEIR__GROWTH_MOVING       /* the same, with pages that the pool has elsewhere where it can */
-} weir__growth;
+} weir__growth_kind;
 
 /* A stream, other than its own, that uses a block. */
 typedef struct weir__use weir__use;
@@ -151,10 +151,10 @@ struct weir__private_pool {
   int segments;     /* an expandable segment counts once, however much of it is mapped */
   bool is_released; /* it has no uses: its free memory may be released */
   bool use_on_oom;
-  unsigned pins;        /* of its reservations: WEIR__PIN_GRAPH once memory was allocated there during a capture */
-  weir__growth growth;  /* by its options; set at creation, and read without the lock */
-  atomic_bool no_split; /* also read with an arena's lock alone */
-  atomic_int holds;     /* scopes that select it, and their allocations under way: it stays meanwhile */
+  unsigned pins;            /* of its reservations: WEIR__PIN_GRAPH once memory was allocated there during a capture */
+  weir__growth_kind growth; /* by its options; set at creation, and read without the lock */
+  atomic_bool no_split;     /* also read with an arena's lock alone */
+  atomic_int holds;         /* scopes that select it, and their allocations under way: it stays meanwhile */
   weir__pool_record *record;
   void *(*alloc)(void *context, uint64_t bytes, int device, weir_cu_stream stream); /* NULL for memory of the driver */
   void (*free)(void *context, void *pointer, uint64_t bytes, int device, weir_cu_stream stream);
@@ -169,7 +169,7 @@ struct weir__segment {
   weir__reservation memory; /* first: a reservation of this heap is its segment. Its slot is 0 if it has no pages */
   weir__arena *arena;
   weir__block *first;
-  weir__growth growth;            /* of the pool when it was made */
+  weir__growth_kind growth;       /* of the pool when it was made */
   bool oversize;                  /* counted as oversize */
   bool captured;                  /* of a back end: memory that belongs to a graph */
   uint32_t stack;                 /* of the request that caused it; 0 if none was recorded */

@@ -446,7 +446,7 @@ uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *setti
 }
 
 weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
-                                   weir__growth growth) {
+                                   weir__growth_kind growth) {
   bool has_small_pages = arena->pool->is_small || growth == WEIR__GROWTH_MOVING;
   uint64_t slot =
       weir__round_up(has_small_pages ? WEIR__SMALL_SEGMENT : settings->large_segment_size, heap->pages.granularity);

@@ -23,7 +23,7 @@ bool weir__over_limit(const weir__heap *heap, uint64_t bytes);
 /* Reserves address space for a new segment of an arena, whose lock is held: one unmapped block of at least `bytes`.
  * NULL if that fails. */
 weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
-                                   weir__growth growth);
+                                   weir__growth_kind growth);
 
 /* ---- The books of a range of an expandable segment. The arena's lock is held too ---- */
 
