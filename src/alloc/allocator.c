@@ -25,10 +25,11 @@
 /* ---- Creation and destruction ---- */
 
 static void heap_init(weir__heap *heap, weir_allocator *allocator, int device, uint64_t total) {
-  *heap = (weir__heap){.allocator = allocator, .device = device, .total = total, .limit = UINT64_MAX, .fraction = 1};
+  *heap = (weir__heap){.allocator = allocator, .device = device, .total = total};
+  weir__accounts_begin(&heap->accounts);
   weir__mutex_init(&heap->lock);
-  heap->small = (weir__pool){.heap = heap, .is_small = true};
-  heap->large = (weir__pool){.heap = heap};
+  heap->small = (weir__pool){.heap = heap, .account = &heap->accounts.default_pool, .is_small = true};
+  heap->large = (weir__pool){.heap = heap, .account = &heap->accounts.default_pool};
 }
 
 static void pool_end(weir__private_pool *pool) {
@@ -66,6 +67,7 @@ static void heap_end(weir__heap *heap) {
     heap->private_pools = pool->next;
     pool_end(pool);
   }
+  weir__accounts_end(&heap->accounts);
   while (heap->classes) {
     weir__stream_class *class = heap->classes;
     heap->classes = class->next;

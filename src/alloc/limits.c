@@ -17,7 +17,8 @@
 /* Turns collection by age on or off after one of its conditions, a threshold and a limit, has changed. Lazily freed
  * blocks (weir__last_alloc) are flushed, so that they count as free from the start. The heap's lock is held. */
 static void note_ageing(weir__heap *heap) {
-  bool is_on = weir__settings_of(heap)->garbage_collection_threshold > 0 && atomic_load(&heap->has_limit);
+  bool is_on = weir__settings_of(heap)->garbage_collection_threshold > 0 &&
+               heap->accounts.device.limit[WEIR__LIMIT_HARD] != UINT64_MAX;
   if (is_on)
     weir__pool_flush(&heap->large);
   weir__slow_reason_set(heap, WEIR__SLOW_AGING, is_on);
@@ -116,8 +117,7 @@ weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int devi
 /* ---- Limits ---- */
 
 static void set_limit(weir__heap *heap, uint64_t bytes) {
-  heap->limit = bytes;
-  atomic_store(&heap->has_limit, bytes != UINT64_MAX);
+  heap->accounts.device.limit[WEIR__LIMIT_HARD] = bytes;
   note_ageing(heap);
   weir__trace_limit(heap);
 }
@@ -128,7 +128,7 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid fraction:%g. Please set within [0, 1].", __func__,
                       fraction);
   weir__mutex_lock(&heap->lock);
-  heap->fraction = fraction;
+  heap->accounts.fraction = fraction;
   set_limit(heap, fraction < 1 ? (uint64_t)(fraction * (double)heap->total + 0.5) : UINT64_MAX);
   weir__mutex_unlock(&heap->lock);
   if (allocator->backend)
@@ -148,7 +148,7 @@ weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, d
   WEIR__CHECK_HEAP(heap, allocator, device);
   WEIR__CHECK_ARGUMENT(fraction);
   weir__mutex_lock(&heap->lock);
-  *fraction = heap->fraction;
+  *fraction = heap->accounts.fraction;
   weir__mutex_unlock(&heap->lock);
   return WEIR_OK;
 }

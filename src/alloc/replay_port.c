@@ -52,7 +52,8 @@ weir_status weir__port_set_settings(weir_allocator *allocator, const weir__setti
   *changed = *settings;
   changed->older = (weir__settings *)weir__settings_of(heap);
   atomic_store(&allocator->settings, changed);
-  return weir_allocator_set_limit(allocator, 0, heap->limit); /* collection may begin, or end */
+  return weir_allocator_set_limit(allocator, 0,
+                                  heap->accounts.device.limit[WEIR__LIMIT_HARD]); /* collection may begin, or end */
 }
 
 /* ---- Requests ---- */

@@ -18,9 +18,9 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   weir_allocator_stats now = heap->stats;
   now.moving_aliases = (int64_t)heap->pages.aliases.count;
   now.moving_aliases_unmapped = heap->pages.aliases.unmapped;
+  weir__accounts_read(&heap->accounts, &now); /* under the lock, so that allocated never exceeds reserved */
   if (allocator->backend)
     weir__backend_read_stats(heap, &now);
-  weir__gauges_read(heap, &now); /* under the lock, so that allocated never exceeds reserved */
   weir__mutex_unlock(&heap->lock);
   now.size = stats->size;
   now.max_split_size = split == UINT64_MAX ? -1 : (int64_t)split;
@@ -28,15 +28,11 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   return WEIR_OK;
 }
 
-/* Calls `change` for every statistic of segments, and of pools. */
+/* Calls `change` for every statistic of segments. */
 static void for_each_stat(weir__heap *heap, void (*change)(weir_stat *)) {
   weir_allocator_stats *stats = &heap->stats;
-  for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
+  for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
     change(&stats->segment[kind]);
-    change(&stats->reserved_bytes[kind]);
-    for (weir__pool_record *record = heap->pool_records; record; record = record->next)
-      change(&record->reserved_bytes[kind]);
-  }
   change(&stats->oversize_segments);
 }
 
@@ -48,7 +44,7 @@ weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int devic
   heap->stats.ipc_limbo_bytes_peak = heap->stats.ipc_limbo_bytes;
   if (allocator->backend)
     weir__backend_reset_peaks(heap);
-  weir__gauges_reset_peaks(heap);
+  weir__accounts_reset_peaks(&heap->accounts);
   weir__mutex_unlock(&heap->lock);
   return WEIR_OK;
 }
@@ -63,7 +59,7 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
   stats->moving_pages_made = stats->moving_pages_moved = stats->moving_moved_bytes = 0;
   stats->moving_pages_returned = heap->pages.aliases.unmapped = 0;
   stats->ipc_lost_references = 0;
-  weir__gauges_reset_added(heap);
+  weir__accounts_reset_added(&heap->accounts);
   weir__mutex_unlock(&heap->lock);
   return WEIR_OK;
 }

@@ -34,6 +34,7 @@ typedef struct walk {
 typedef struct arena_tally {
   weir__arena *arena;
   int segments;
+  int64_t reserved;
   size_t free, live, unmapped;
 } arena_tally;
 
@@ -187,6 +188,7 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
   if (weir__has_pages(s) && s->memory.owned * s->memory.slot != memory)
     wrong(w, "segment %llx has %zu pages but %llu bytes of blocks", base, s->memory.owned, (unsigned long long)memory);
   count(&w->reserved_bytes, is_small, (int64_t)memory);
+  sum->reserved += (int64_t)memory;
   if (weir__has_pages(s))
     return; /* as in PyTorch, expandable segments are not counted as segments */
   count(&w->segment, is_small, 1);
@@ -250,7 +252,7 @@ static void check_stat(walk *w, const char *name, const weir_stat *stats, const 
 
 static void check_stats(walk *w) {
   weir_allocator_stats now = w->heap->stats, *s = &now;
-  weir__gauges_read(w->heap, s);
+  weir__accounts_read(&w->heap->accounts, s);
 #define CHECK(name) check_stat(w, #name, s->name, w->name.current, WEIR_STAT_KINDS)
   CHECK(allocation);
   CHECK(segment);
@@ -264,11 +266,8 @@ static void check_stats(walk *w) {
 #undef CHECK
   check_stat(w, "oversize_allocations", &s->oversize_allocations, &w->oversize_allocations, 1);
   check_stat(w, "oversize_segments", &s->oversize_segments, &w->oversize_segments, 1);
-  if ((int64_t)w->heap->reserved != w->reserved_bytes.current[WEIR_STAT_ALL])
-    wrong(w, "%llu bytes are reserved, but the segments have %lld", (unsigned long long)w->heap->reserved,
-          (long long)w->reserved_bytes.current[WEIR_STAT_ALL]);
-  if (w->heap->promised)
-    wrong(w, "%llu bytes are still promised", (unsigned long long)w->heap->promised);
+  if (w->heap->accounts.device.promised)
+    wrong(w, "%llu bytes are still promised", (unsigned long long)w->heap->accounts.device.promised);
   if (w->heap->returning)
     wrong(w, "segments were not returned to the back end");
 }
@@ -285,6 +284,29 @@ static int check_scopes(walk *w, const weir__scope *scope) {
     captures += scope->is_capture;
   }
   return captures;
+}
+
+/* The accounts of the device, of pools and of arenas. Everything that is published is exact. */
+static void check_accounts(walk *w, const arena_tally *sums, size_t arenas) {
+  const weir__account *device = &w->heap->accounts.device;
+  for (const weir__account *a = device; a; a = a->next) {
+    const weir__amounts *counted = &a->published[WEIR_STAT_ALL].of;
+    int64_t held = 0, live = 0, of_arenas = 0;
+    for (size_t i = 0; i < arenas; i++)
+      if (a == device || sums[i].arena->pool->account == a) {
+        held += sums[i].reserved;
+        live += (int64_t)sums[i].live;
+        of_arenas += sums[i].arena->account.account.reserved[WEIR_STAT_ALL].current;
+      }
+    char name[64];
+    weir__account_name(a, w->heap->device, name, sizeof name);
+    if (a->reserved[WEIR_STAT_ALL].current != held || of_arenas != held)
+      wrong(w, "the account of %s has %lld bytes, its arenas %lld, their segments %lld", name,
+            (long long)a->reserved[WEIR_STAT_ALL].current, (long long)of_arenas, (long long)held);
+    if (counted->allocations + counted->waiting != live)
+      wrong(w, "the account of %s counts %lld blocks, its arenas have %lld", name,
+            (long long)(counted->allocations + counted->waiting), (long long)live);
+  }
 }
 
 static void check_pools(walk *w) {
@@ -371,6 +393,7 @@ static bool heap_is_valid(weir__heap *heap) {
   check_retirement(&w);
   check_events(&w);
   check_stats(&w);
+  check_accounts(&w, sums, arenas);
   free(sums);
   weir__mutex_unlock(&heap->lock);
   return w.is_valid;

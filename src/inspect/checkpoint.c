@@ -131,7 +131,7 @@ static bool copy_all(copy *c, const weir__heap *heap, weir__ring_file_state *sta
   if (c->block_count > room)
     return false;
   state->time = cut(c);
-  state->limit = heap->limit;
+  state->limit = heap->accounts.device.limit[WEIR__LIMIT_HARD];
   state->pool_count = c->pool_count;
   state->segment_count = c->segment_count;
   state->block_count = c->block_count;
@@ -149,9 +149,9 @@ static bool copy_heap(copy *c, weir__heap *heap, weir__ring_file_state *state) {
     return false;
   for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
     c->pool_count += is_kept(pool);
-  weir__gauges_read(heap, &stats);
+  weir__accounts_read(&heap->accounts, &stats);
   state->peak_allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].peak;
-  state->peak_reserved = (uint64_t)heap->stats.reserved_bytes[WEIR_STAT_ALL].peak;
+  state->peak_reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].peak;
   for (bool is_possible = true; is_possible && !done;) {
     weir__freeze(c->list, c->segment_count);
     done = copy_all(c, heap, state);

@@ -59,14 +59,14 @@ void weir__freeze(const weir__frozen_segment *list, size_t count) {
     if (weir__is_first_of_arena(list, i)) {
       weir__arena *arena = list[i].segment->arena;
       weir__arena_lock(arena);
-      weir__gauges_freeze(arena);
+      weir__account_freeze(&arena->account);
     }
 }
 
 void weir__unfreeze(const weir__frozen_segment *list, size_t count) {
   for (size_t i = 0; i < count; i++)
     if (weir__is_first_of_arena(list, i)) {
-      weir__gauges_unfreeze(list[i].segment->arena);
+      weir__account_unfreeze(&list[i].segment->arena->account);
       weir__arena_unlock(list[i].segment->arena);
     }
 }

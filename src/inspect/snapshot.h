@@ -142,7 +142,7 @@ static inline bool weir__is_first_of_arena(const weir__frozen_segment *list, siz
   return i == 0 || list[i].segment->arena != list[i - 1].segment->arena;
 }
 
-/* Locks the arenas of all segments, and stops their gauges (alloc/cache/gauges.h). */
+/* Locks the arenas of all segments, and freezes their counts (alloc/memory/account.h). */
 void weir__freeze(const weir__frozen_segment *list, size_t count);
 void weir__unfreeze(const weir__frozen_segment *list, size_t count);
 

@@ -206,9 +206,9 @@ weir_status weir_allocator_stat(weir_allocator *allocator, int device, const cha
     if (kind < 0)
       return no_name(__func__, name);
     weir__mutex_lock(&heap->lock);
-    const weir__pool_record *pool = weir__pool_record_find(heap, id);
+    const weir__account *pool = weir__account_find(&heap->accounts, id);
     if (pool)
-      memcpy(stats, pool->reserved_bytes, sizeof stats);
+      memcpy(stats, pool->reserved, sizeof stats);
     weir__mutex_unlock(&heap->lock);
     if (!pool)
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
@@ -244,7 +244,7 @@ static bool list_pools(weir__heap *heap, pool_stats **pools, size_t *count) {
   for (const weir__private_pool *p = heap->private_pools; list && p; p = p->next)
     if (weir__pool_is_listed(p)) {
       list[n].id = p->id;
-      memcpy(list[n++].reserved, p->record->reserved_bytes, sizeof list->reserved);
+      memcpy(list[n++].reserved, p->small.account->reserved, sizeof list->reserved);
     }
   weir__mutex_unlock(&heap->lock);
   if (list)

@@ -177,7 +177,7 @@ TEST(every_stream_gets_a_quota) {
   for (int i = 0; i < 40; i++)
     do_pairs();
   int count = 0;
-  for (const weir__arena *arena = allocator->heaps[0].sums.with_quota; arena; arena = arena->gauges.next)
+  for (const weir__arena_account *arena = allocator->heaps[0].accounts.with_quota; arena; arena = arena->next)
     count++;
   assert_int_equal(count, THREADS);
   do_pairs();
@@ -213,7 +213,7 @@ TEST(claim_beside_a_wait) {
     assert_ok(weir_allocator_alloc(allocator, 0, i ? 4 * KIB : 40 * MIB, streams[i], &held[0]));
     assert_ok(weir_allocator_free(allocator, held[0]));
   }
-  assert_true(weir__arena_find(&allocator->heaps[0].large, streams[0])->gauges.has_quota);
+  assert_true(weir__arena_find(&allocator->heaps[0].large, streams[0])->account.has_quota);
   unsigned long waits = calls(WEIR_CALL_StreamSynchronize);
   assert_cu(d->LaunchHostFunc(d, streams[0], hold_stream, NULL));
   pthread_t thread;

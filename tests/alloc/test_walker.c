@@ -209,21 +209,22 @@ TEST(statistics) {
   also_used_by(c, other);
   put(c);
   weir_allocator_stats *s = &allocator->heaps[0].stats;
-  weir__gauge_sums *sums = &allocator->heaps[0].sums;
+  weir__accounts *accounts = &allocator->heaps[0].accounts;
   static const char *const names[] = {"allocation",     "allocated_bytes",      "requested_bytes",
                                       "inactive_split", "inactive_split_bytes", "active",
                                       "active_bytes",   "oversize_allocations"};
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
     for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
       if (i != 7 || kind == WEIR_STAT_ALL)
-        SPOIL(sums->reported[kind].at[i], 12345, names[i]);
+        SPOIL(accounts->device.published[kind].at[i], 12345, names[i]);
     SPOIL(s->segment[kind].current, 12345, "segment");
-    SPOIL(s->reserved_bytes[kind].current, 12345, "reserved_bytes");
+    SPOIL(accounts->device.reserved[kind].current, 12345, "reserved_bytes");
   }
   SPOIL(s->oversize_segments.current, 0, "oversize_segments");
-  SPOIL(sums->peak[0].at[0], 0, "above its peak");
-  SPOIL(allocator->heaps[0].reserved, 0, "0 bytes are reserved");
-  SPOIL(allocator->heaps[0].promised, 5, "5 bytes are still promised");
+  SPOIL(accounts->peak[0].at[0], 0, "above its peak");
+  SPOIL(accounts->default_pool.reserved[0].current, 5, "the account of pool {0, 0} has 5 bytes, its arenas");
+  SPOIL(accounts->default_pool.published[0].of.waiting, 7, "the account of pool {0, 0} counts");
+  SPOIL(accounts->device.promised, 5, "5 bytes are still promised");
   SPOIL(allocator->heaps[0].pending, 2, "1 events and blocks are pending, but 2 are counted");
   weir__slow_reason_set(&allocator->heaps[0], WEIR__SLOW_PENDING, false);
   expect_wrong("1 events and blocks are pending, and allocations do not poll");

@@ -163,7 +163,7 @@ static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
   weir__live_place place;
   if (weir__live_find(&arena->live, block->address, &place)) /* always true */
     weir__live_remove(&arena->live, block->address, place);
-  weir__gauges_add(arena, &change);
+  weir__account_count(&arena->account, &change);
   weir__arena_drop_uses(arena, block);
   if (weir__is_traced(heap, WEIR_TRACE_SEGMENT_FREE))
     weir__trace_arena(arena, WEIR_TRACE_SEGMENT_FREE, segment->memory.base, segment->memory.bytes, segment->stack);
@@ -222,7 +222,7 @@ static weir_status obtain(const char *caller, weir__heap *heap, weir__arena *are
   weir_driver *driver = heap->allocator->driver;
   weir_cu_deviceptr base = 0;
   bool captured = false;
-  if (weir__over_limit(heap, bytes))
+  if (weir__over_limit(heap, arena, bytes))
     return WEIR_ERROR_OUT_OF_MEMORY;
   if (is_stream_ordered(arena)) {
     weir_cu_result r = weir__async_alloc(heap, arena->stream, bytes, &base, &captured);
@@ -230,11 +230,11 @@ static weir_status obtain(const char *caller, weir__heap *heap, weir__arena *are
       return r == WEIR_CU_OUT_OF_MEMORY ? WEIR_ERROR_OUT_OF_MEMORY
                                         : weir__driver_status(driver, r, caller, "cuMemAllocFromPoolAsync");
   } else {
-    heap->promised += bytes; /* reserves the bytes against the limit while the lock is released */
+    weir__account_promise(&arena->account.account, (int64_t)bytes);
     weir__mutex_unlock(&heap->lock);
     base = (weir_cu_deviceptr)call_alloc(heap, arena, bytes);
     weir__mutex_lock(&heap->lock);
-    heap->promised -= bytes;
+    weir__account_promise(&arena->account.account, -(int64_t)bytes);
     if (!base)
       return WEIR_ERROR_OUT_OF_MEMORY;
   }

@@ -70,20 +70,27 @@ void weir__arena_drop_uses(weir__arena *arena, weir__block *block) {
   weir__block_mark(block, WEIR__MARK_USES, false);
 }
 
-/* Counts an allocation of a block, or with sign -1 a free that completes at once. Oversize blocks and frozen gauges are
+/* Functions of their own, so that the fast path does not compute the address of the account. */
+static __attribute__((noinline)) void claim(weir__arena *arena) { weir__account_claim(&arena->account); }
+static __attribute__((noinline)) void count_change(weir__arena *arena, weir__amounts change) {
+  weir__account_count(&arena->account, &change);
+}
+
+/* Counts an allocation of a block, or with sign -1 a free that completes at once. Oversize blocks and frozen counts are
  * rare. */
 static inline void count(weir__arena *arena, int sign, uint64_t bytes, uint64_t requested, bool oversize,
                          weir__split_change change) {
-  if (__builtin_expect(oversize || atomic_load_explicit(&arena->gauges.is_frozen, memory_order_relaxed), 0))
-    weir__gauges_add(arena, &(weir__amounts){.allocations = sign,
-                                             .allocated_bytes = sign * (int64_t)bytes,
-                                             .requested_bytes = sign * (int64_t)requested,
-                                             .splits = change.splits,
-                                             .split_bytes = change.bytes,
-                                             .oversize = oversize ? sign : 0});
-  else
-    weir__gauges_add_plain(arena, &arena->gauges, sign, (int64_t)bytes, (int64_t)requested, change.splits,
-                           change.bytes);
+  if (__builtin_expect(oversize || atomic_load_explicit(&arena->account.is_frozen, memory_order_relaxed), 0))
+    count_change(arena, (weir__amounts){.allocations = sign,
+                                        .allocated_bytes = sign * (int64_t)bytes,
+                                        .requested_bytes = sign * (int64_t)requested,
+                                        .splits = change.splits,
+                                        .split_bytes = change.bytes,
+                                        .oversize = oversize ? sign : 0});
+  else if (__builtin_expect(weir__account_count_plain(&arena->account, sign, (int64_t)bytes, (int64_t)requested,
+                                                      change.splits, change.bytes),
+                            0))
+    claim(arena);
 }
 
 /* Size of a block of the cache: weir__block_bytes without the case of a back end. */
@@ -204,7 +211,7 @@ no_memory:
     change.splits--;
     change.bytes -= before;
   }
-  weir__gauges_add(arena, &(weir__amounts){.splits = change.splits, .split_bytes = change.bytes});
+  count_change(arena, (weir__amounts){.splits = change.splits, .split_bytes = change.bytes});
   return NULL;
 }
 
@@ -258,7 +265,7 @@ void weir__arena_flush(weir__arena *arena) {
     return;
   weir__live_place place;
   if (weir__live_find(&arena->live, block->address, &place)) /* always true */
-    release(arena, block, place, &block);                    /* the gauges were updated by the free */
+    release(arena, block, place, &block);                    /* it was counted by the free */
 }
 
 /* Frees the most recent allocation lazily: the block stays in the live table (weir__last_alloc). */
@@ -302,11 +309,11 @@ void weir__arena_begin_free(weir__arena *arena, weir__block *block) {
   int64_t bytes = (int64_t)weir__block_bytes(block);
   block->state = WEIR__WAITING;
   weir__block_cold_of(block)->events = 0;
-  weir__gauges_add(arena, &(weir__amounts){.allocations = -1,
-                                           .allocated_bytes = -bytes,
-                                           .waiting = 1,
-                                           .waiting_bytes = bytes,
-                                           .oversize = -(block->marks & WEIR__MARK_OVERSIZE)});
+  count_change(arena, (weir__amounts){.allocations = -1,
+                                      .allocated_bytes = -bytes,
+                                      .waiting = 1,
+                                      .waiting_bytes = bytes,
+                                      .oversize = -(block->marks & WEIR__MARK_OVERSIZE)});
   weir__trace(arena->pool->heap, WEIR_TRACE_FREE_REQUESTED, arena->pool, block->address, block->requested,
               arena->stream);
 }
@@ -323,7 +330,7 @@ weir__block *weir__arena_release(weir__arena *arena, weir__block *block) {
     change.splits = splits.splits;
     change.split_bytes = splits.bytes;
   }
-  weir__gauges_add(arena, &change);
+  count_change(arena, change);
   return block;
 }
 

@@ -19,6 +19,8 @@ weir__arena *weir__arena_get(weir__pool *pool, weir_cu_stream stream) {
   arena->pool = pool;
   arena->stream = stream;
   arena->blocks.in_region = true;
+  weir__account_begin_arena(&arena->account, &pool->heap->accounts, pool->account,
+                            pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL, &arena->lock, stream);
   _Atomic(weir__arena *) *bucket = weir__arena_bucket(pool, stream);
   weir__arena *first = atomic_load_explicit(bucket, memory_order_acquire);
   do {
@@ -70,7 +72,7 @@ void weir__pool_flush(weir__pool *pool) {
 }
 
 void weir__pool_clear(weir__pool *pool) {
-  weir__gauges_revoke_quotas(pool->heap);
+  weir__accounts_revoke(&pool->heap->accounts);
   for (int i = 0; i < WEIR__ARENA_BUCKETS; i++) {
     weir__arena *arena = atomic_load(&pool->buckets[i]);
     atomic_store(&pool->buckets[i], NULL);

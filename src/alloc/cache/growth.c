@@ -44,12 +44,11 @@ weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__s
                              uint64_t segment_bytes) {
   weir__growth_kind growth = weir__growth_of(settings, arena->pool);
   heap->pages.failure = WEIR_CU_SUCCESS;
-  heap->met_limit = heap->has_limit;
+  heap->refused_by = NULL;
   if (growth == WEIR__GROWTH_MOVING)
     return weir__move_pages(heap, arena, settings, bytes); /* checks the limit itself */
-  if (weir__over_limit(heap, segment_bytes))
+  if (weir__over_limit(heap, arena, segment_bytes))
     return NULL;
-  heap->met_limit = false;
   return growth == WEIR__GROWTH_EXPANDABLE ? weir__grow_expandable(heap, arena, settings, bytes)
                                            : weir__grow_fixed(heap, arena, settings, segment_bytes);
 }

@@ -2,7 +2,7 @@
  * The allocator's data structures, the order of their locks, and the small functions of the fast path.
  *
  *   allocator            one driver, one set of settings
- *     heap               one device: its limit, its statistics, its events
+ *     heap               one device: its account, its statistics, its events
  *       pool             small or large blocks, of the default pool or of a private one
  *         arena          a pool's blocks of one stream: the unit that is searched and locked
  *           segment      memory obtained from the driver in one go, or a reservation into which pages are mapped
@@ -12,8 +12,8 @@
  * a cached allocation takes no other. Whatever goes beyond an arena (growing, collecting, limits, pools, events) takes
  * the heap's lock first.
  *
- * Lock order: configure_lock, ipc_lock, heap, arena, gauges. segments_lock (of the map of segments), the lock of scopes
- * and the back end's lock are leaves: no other lock is acquired while they are held.
+ * Lock order: configure_lock, ipc_lock, heap, arena, accounts. segments_lock (of the map of segments), the lock of
+ * scopes and the back end's lock are leaves: no other lock is acquired while they are held.
  */
 #ifndef WEIR_ALLOC_CACHE_HEAP_H
 #define WEIR_ALLOC_CACHE_HEAP_H
@@ -25,10 +25,10 @@
 #include <string.h>
 
 #include "alloc/cache/block.h"
-#include "alloc/cache/gauges.h"
 #include "alloc/cache/index.h"
 #include "alloc/cache/pagemap.h"
 #include "alloc/config/settings.h"
+#include "alloc/memory/account.h"
 #include "alloc/memory/fences.h"
 #include "alloc/memory/pages.h"
 #include "alloc/memory/retire.h"
@@ -106,7 +106,7 @@ struct weir__arena {
   weir__last_alloc last_alloc; /* this and the following are guarded by the lock */
   weir__live live;             /* active blocks by address */
   weir__slab blocks;
-  weir__gauges gauges;
+  weir__arena_account account;
   weir__index free;   /* free blocks */
   weir__ref unmapped; /* tree of address space without memory, by address */
   weir__slab uses;
@@ -119,6 +119,7 @@ _Static_assert(sizeof(void *) < 8 ||
 
 struct weir__pool {
   weir__heap *heap;
+  weir__account *account; /* of the small and the large pool together */
   bool is_small;
   weir__private_pool *owner;                           /* NULL for the default pool */
   atomic_uint searches;                                /* the clock of block ages; counts only while collection is on */
@@ -134,17 +135,6 @@ struct weir__pool {
     weir__pool pools[2];                                                                                               \
   }
 
-/* What a pool has reserved. It outlives the pool, as PyTorch's statistics do; guarded by the heap's lock. */
-typedef struct weir__pool_record weir__pool_record;
-struct weir__pool_record {
-  weir_pool_id id;
-  weir_stat reserved_bytes[WEIR_STAT_KINDS];
-  weir__private_pool *pool; /* NULL if it has gone */
-  weir__pool_record *same;  /* the next one with the same key in heap->pools_by_id */
-  weir__pool_record *previous, *next;
-  weir__pool_record *next_gone; /* in heap->gone_records */
-};
-
 struct weir__private_pool {
   weir_pool_id id;
   int uses;         /* graphs, scopes and owners that hold it; guarded by the heap's lock, as everything below */
@@ -155,7 +145,6 @@ struct weir__private_pool {
   weir__growth_kind growth; /* by its options; set at creation, and read without the lock */
   atomic_bool no_split;     /* also read with an arena's lock alone */
   atomic_int holds;         /* scopes that select it, and their allocations under way: it stays meanwhile */
-  weir__pool_record *record;
   void *(*alloc)(void *context, uint64_t bytes, int device, weir_cu_stream stream); /* NULL for memory of the driver */
   void (*free)(void *context, void *pointer, uint64_t bytes, int device, weir_cu_stream stream);
   void *context;
@@ -231,14 +220,9 @@ struct weir__heap {
   int device;
   weir__mutex lock;
   weir_cu_context
-      cu_context;        /* the primary context, once retained; guarded by the lock, as everything down to the pools */
-  uint64_t total;        /* the device's memory */
-  uint64_t reserved;     /* obtained from the driver */
-  bool met_limit;        /* what refused the last growth was the limit, not the driver */
-  uint64_t promised;     /* being obtained by threads that have released the lock */
-  uint64_t limit;        /* of reserved bytes; UINT64_MAX if there is none */
-  atomic_bool has_limit; /* also read without the lock */
-  double fraction;
+      cu_context; /* the primary context, once retained; guarded by the lock, as everything down to the pools */
+  uint64_t total; /* the device's memory */
+  const weir__account *refused_by;      /* whose limit refused the last growth; NULL if none did */
   weir__stream_class *classes;          /* of streams */
   weir__pages pages;                    /* its peers are written with ipc_lock too, and read with either lock */
   weir__pages received;                 /* of other processes; guarded by ipc_lock */
@@ -249,9 +233,6 @@ struct weir__heap {
   WEIR__POOLS;                          /* the default pool */
   weir__private_pool *private_pools;    /* most recent first */
   size_t pool_count, pools_since_sweep; /* of these; and how many were created since released ones were last dropped */
-  weir__pool_record *pool_records;      /* of these and of some that have gone; most recent first */
-  weir__pool_record *gone_records;      /* those without a pool, first gone first */
-  weir__hash_map pools_by_id;           /* of records */
   _Atomic(weir__private_pool *) dropped_pools; /* whose destroy function is called once no lock is held */
   weir__segment *segments;
   weir__rangemap segments_by_address;
@@ -269,11 +250,16 @@ struct weir__heap {
   int foreign_captures;       /* begun by weir_allocator_begin_capture; guarded by the lock */
   size_t pending;             /* events and deferred blocks; guarded by the lock */
 
-  weir_allocator_stats stats; /* of segments, and counts of events; guarded by the lock. The rest is in the gauges */
-  weir__gauge_sums sums;
+  weir_allocator_stats stats; /* of segments and events; guarded by the lock. The rest is in the accounts */
+  weir__accounts accounts;
   char apart[64]; /* every operation reads what follows: it is not in a cache line that claims of quotas write */
   atomic_uint slow_reasons; /* bits of weir__slow_reason */
 };
+
+/* Bytes obtained from the driver. The lock is held. */
+static inline uint64_t weir__reserved(const weir__heap *heap) {
+  return (uint64_t)heap->accounts.device.reserved[WEIR_STAT_ALL].current;
+}
 
 /* Why an allocation or a free cannot take the fast path. Usually there is no reason. */
 typedef enum weir__slow_reason {

@@ -28,10 +28,11 @@ static uint32_t age_of(const weir__arena *arena, const weir__block *block) {
 }
 
 static void collect(weir__heap *heap, const weir__settings *settings) {
-  uint64_t threshold = (uint64_t)(settings->garbage_collection_threshold * (double)heap->limit);
-  if (heap->reserved <= threshold)
+  uint64_t threshold =
+      (uint64_t)(settings->garbage_collection_threshold * (double)heap->accounts.device.limit[WEIR__LIMIT_HARD]);
+  if (weir__reserved(heap) <= threshold)
     return;
-  uint64_t target = heap->reserved - threshold, reclaimed = 0, total_age = 0;
+  uint64_t target = weir__reserved(heap) - threshold, reclaimed = 0, total_age = 0;
   size_t candidates = 0;
   weir__arena **arenas;
   size_t count = weir__pool_arenas(&heap->large, &arenas);
@@ -134,6 +135,19 @@ static weir__block *borrow(weir__heap *heap, const weir__arena *arena, const wei
   return NULL;
 }
 
+/* A soft limit refuses nothing: what is only cached goes back first. A pool whose pages move takes from what is cached
+ * anyway. */
+static void give_back_above_soft_limit(weir__heap *heap, const weir__arena *arena, const weir__settings *settings,
+                                       uint64_t bytes) {
+  const weir__account *by;
+  if (weir__account_headroom(&arena->account.account, WEIR__LIMIT_SOFT, &by) >= bytes ||
+      weir__growth_reuses(settings, arena->pool) || atomic_load(&heap->captures))
+    return;
+  weir__this_thread.reason = WEIR__REASON_LIMIT;
+  weir__release_account(heap, by);
+  weir__this_thread.reason = WEIR__REASON_REQUEST;
+}
+
 static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   uint64_t segment_bytes = weir__segment_bytes(settings, bytes);
   bool collects = weir__slow_reasons(heap) & WEIR__SLOW_AGING;
@@ -148,13 +162,15 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
     collect(heap, settings);
     weir__this_thread.reason = WEIR__REASON_REQUEST;
   }
+  give_back_above_soft_limit(heap, arena, settings, segment_bytes);
   if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure)
     return block;
   if (settings->throw_on_oom && weir__growth_reuses(settings, arena->pool))
     return NULL; /* is rejected */
   if ((block = borrow(heap, arena, settings, bytes)))
     return block;
-  uint8_t reason = heap->met_limit ? WEIR__REASON_LIMIT : WEIR__REASON_REQUEST;
+  const weir__account *over = heap->refused_by ? heap->refused_by : &heap->accounts.device;
+  uint8_t reason = heap->refused_by ? WEIR__REASON_LIMIT : WEIR__REASON_REQUEST;
   weir__this_thread.reason = reason;
   bool has_released = release_oversize(heap, arena, settings, bytes);
   weir__this_thread.reason = WEIR__REASON_REQUEST;
@@ -163,7 +179,7 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
   if (atomic_load(&heap->captures))
     return NULL;
   weir__this_thread.reason = reason;
-  weir__release_cached(heap, true);
+  weir__release_account(heap, over);
   weir__this_thread.reason = WEIR__REASON_REQUEST;
   heap->stats.num_alloc_retries++;
   if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure)
@@ -242,6 +258,7 @@ weir_status weir__alloc_miss(const char *caller, weir__heap *heap, weir__arena *
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);
   if (block)
     weir__block_mark(block, WEIR__MARK_GATHERED, is_gathered);
+  weir__account_publish(&arena->account);
   weir__arena_unlock(arena);
   weir__mutex_unlock(&heap->lock);
   weir__pools_finalize(heap);

@@ -122,14 +122,14 @@ static bool lock_arena(search *s, weir__arena *arena) {
   if (!WEIR__RESERVE(s->locked, s->locked_room, s->locked_count + 1))
     return false;
   weir__arena_lock(arena);
-  weir__gauges_freeze(arena);
+  weir__account_freeze(&arena->account);
   s->locked[s->locked_count++] = arena;
   return true;
 }
 
 static void unlock_last(search *s) {
   weir__arena *arena = s->locked[--s->locked_count];
-  weir__gauges_unfreeze(arena);
+  weir__account_unfreeze(&arena->account);
   weir__arena_unlock(arena);
 }
 
@@ -356,9 +356,9 @@ static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* What may still be made under the limit. */
 static uint64_t affordable(const search *s) {
-  const weir__heap *heap = s->heap;
-  uint64_t taken = heap->reserved + heap->promised + s->made_bytes;
-  return !heap->has_limit ? UINT64_MAX : heap->limit > taken ? heap->limit - taken : 0;
+  const weir__account *by;
+  uint64_t left = weir__account_headroom(&s->arena->account.account, WEIR__LIMIT_HARD, &by);
+  return left > s->made_bytes ? left - s->made_bytes : 0;
 }
 
 /* The size of a new page, where `left` bytes are left to map and `room` bytes are clean. Every page costs the same,
@@ -366,7 +366,7 @@ static uint64_t affordable(const search *s) {
  * large while little is stuck, in a large heap, and for a large request. The last page of a request is small, since the
  * next block begins in it. The numbers were found by replaying recorded jobs. */
 static uint64_t new_page_bytes(const search *s, uint64_t left, uint64_t room) {
-  const uint64_t reserved = s->heap->reserved, tolerated = 8 * WEIR__MIB + reserved / 1000 * 8;
+  const uint64_t reserved = weir__reserved(s->heap), tolerated = 8 * WEIR__MIB + reserved / 1000 * 8;
   uint64_t request = (s->bytes + s->slot - 1) / s->slot;
   uint64_t slots = s->stuck_bytes * 2 < tolerated ? 4 : s->stuck_bytes < tolerated ? 2 : 1;
   slots = most(slots, least(6, 1 + reserved / (1280 * WEIR__MIB)));
@@ -616,9 +616,8 @@ static weir__block *take_place(search *s) {
   moved_pages moved = count_pieces(s);
   if (moved.made)
     stats->moving_unmovable_partial_bytes = (int64_t)s->unmovable_bytes;
-  if (s->made_bytes && weir__over_limit(s->heap, s->made_bytes))
+  if (weir__over_limit(s->heap, s->arena, s->made_bytes))
     return NULL;
-  s->heap->met_limit = false;
   if (!prepare(s))
     return NULL;
   stats->num_device_alloc += moved.made > 0;

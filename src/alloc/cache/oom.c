@@ -64,7 +64,7 @@ static void list_processes(const weir__heap *heap, char *text, size_t size) {
   qsort(processes, count, sizeof *processes, by_importance);
   if (count && processes[0].pid != (unsigned)weir__process_id())
     length = (size_t)snprintf(text, size, "This process, perhaps under another number, has %s at least. ",
-                              weir__format_bytes_as_pytorch(heap->reserved, bytes));
+                              weir__format_bytes_as_pytorch(weir__reserved(heap), bytes));
   for (size_t i = 0; i < count && i < MAX_LISTED; i++) {
     char subject[80];
     snprintf(subject, sizeof subject, "Including non-%s memory, this process", heap->allocator->owner);
@@ -106,6 +106,20 @@ static void advise(const weir__heap *heap, const weir__settings *settings, weir_
              "large: reduce them by expandable_segments_reserve or expandable_segments_reserve_by_class.");
 }
 
+/* Names the account of a pool whose limit refused the request, and returns the length. That of the device is in the
+ * text of every out-of-memory error. */
+static size_t name_refusal(const weir__heap *heap, char *text, size_t size) {
+  const weir__account *by = heap->refused_by;
+  char name[64], most[32], taken[32];
+  if (!by || !by->parent)
+    return 0;
+  weir__account_name(by, heap->device, name, sizeof name);
+  return (size_t)snprintf(
+      text, size, " The limit of %s is %s, of which %s is taken.", name,
+      weir__format_bytes_as_pytorch(by->limit[WEIR__LIMIT_HARD], most),
+      weir__format_bytes_as_pytorch((uint64_t)by->reserved[WEIR_STAT_ALL].current + by->promised, taken));
+}
+
 /* The heap's lock is held. */
 static weir_shortage measure(weir__heap *heap, weir_cu_stream stream, uint64_t requested, uint64_t wanted) {
   weir_driver *driver = heap->allocator->driver;
@@ -116,13 +130,15 @@ static weir_shortage measure(weir__heap *heap, weir_cu_stream stream, uint64_t r
                       .requested = requested,
                       .wanted = wanted,
                       .total = heap->total,
-                      .reserved = heap->reserved,
+                      .reserved = weir__reserved(heap),
                       .limbo = (uint64_t)heap->stats.ipc_limbo_bytes};
   driver->MemGetInfo(driver, &of.device_free, &of.total);
-  of.limit = heap->has_limit ? heap->limit : of.total;
+  of.limit = heap->accounts.device.limit[WEIR__LIMIT_HARD];
+  if (of.limit == UINT64_MAX)
+    of.limit = of.total;
   for (weir__private_pool *p = heap->private_pools; p; p = p->next)
     of.free_in_private_pools += free_bytes_of(&p->small) + free_bytes_of(&p->large);
-  weir__gauges_read(heap, &stats);
+  weir__accounts_read(&heap->accounts, &stats);
   of.allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].current;
   return of;
 }
@@ -173,9 +189,10 @@ weir_status weir__out_of_memory(const char *caller, weir__heap *heap, weir__aren
                                 uint64_t segment_bytes) {
   weir_allocator *allocator = heap->allocator;
   weir_shortage shortage = measure(heap, arena->stream, bytes, segment_bytes);
-  char advice[512];
+  char advice[640];
   heap->stats.num_ooms++;
-  advise(heap, weir__settings_of(heap), arena->stream, segment_bytes, advice, sizeof advice);
+  size_t length = name_refusal(heap, advice, sizeof advice);
+  advise(heap, weir__settings_of(heap), arena->stream, segment_bytes, advice + length, sizeof advice - length);
   weir__biased_acquire(&arena->lock);
   weir__trace(heap, WEIR_TRACE_OOM, arena->pool, shortage.device_free, bytes, arena->stream);
   weir__biased_release(&arena->lock);
@@ -197,7 +214,7 @@ weir_status weir__reject(const char *caller, weir__heap *heap, weir_cu_stream st
                          uint64_t segment_bytes, uint64_t requested) {
   char text[32];
   uint64_t limit = (uint64_t)(settings->memory_fraction * (double)heap->total);
-  if (!settings->throw_on_oom || heap->reserved + segment_bytes <= limit)
+  if (!settings->throw_on_oom || weir__reserved(heap) + segment_bytes <= limit)
     return WEIR_OK;
   const weir_shortage shortage = {.size = sizeof shortage,
                                   .device = heap->device,
@@ -207,7 +224,7 @@ weir_status weir__reject(const char *caller, weir__heap *heap, weir_cu_stream st
                                   .wanted = segment_bytes,
                                   .limit = limit,
                                   .total = heap->total,
-                                  .reserved = heap->reserved};
+                                  .reserved = weir__reserved(heap)};
   heap->stats.num_oom_rejections++;
   weir__mutex_unlock(&heap->lock);
   weir__observe_shortage(heap->allocator, &shortage);

@@ -1,5 +1,5 @@
 /*
- * Private pools and their records, and which of them serves a request. pools/ has the calls that create them and open
+ * Private pools, and which of them serves a request. pools/ has the calls that create them and open
  * scopes. The heap's lock is held, unless a comment says otherwise.
  */
 #ifndef WEIR_ALLOC_CACHE_PRIVATE_POOL_H
@@ -16,9 +16,6 @@ static inline bool weir__same_pool(weir_pool_id a, weir_pool_id b) {
 /* NULL if there is no such pool. */
 weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id);
 
-/* Also finds the record of a deleted pool; NULL if there is none. */
-weir__pool_record *weir__pool_record_find(const weir__heap *heap, weir_pool_id id);
-
 /* Fails a call for a pool that does not exist. */
 weir_status weir__no_pool(const char *caller, weir_pool_id id);
 
@@ -30,9 +27,6 @@ void weir__pool_drop(weir__heap *heap, weir__private_pool *pool);
 
 /* Calls the destroy functions of pools that were dropped. No lock is held. */
 void weir__pools_finalize(weir__heap *heap);
-
-/* The end of a heap. */
-void weir__pool_records_clear(weir__heap *heap);
 
 /* ---- Which pool serves a request. No lock is held ---- */
 

@@ -18,11 +18,11 @@
 
 /* ---- Cached memory ---- */
 
-/* Other arenas do not wait for this one meanwhile: its lock is held, but its gauges are frozen. */
+/* Other arenas do not wait for this one meanwhile: its lock is held, but its counts are frozen. */
 static bool wait_for_stream_of(weir__arena *arena) {
-  weir__gauges_freeze(arena);
+  weir__account_freeze(&arena->account);
   bool done = weir__wait_for_stream(arena->pool->heap, arena->stream);
-  weir__gauges_unfreeze(arena);
+  weir__account_unfreeze(&arena->account);
   return done;
 }
 
@@ -81,6 +81,19 @@ void weir__release_cached(weir__heap *heap, bool default_pool) {
     next = pool->next;
     if (pool->is_released)
       release_private_pool(heap, pool);
+  }
+}
+
+void weir__release_account(weir__heap *heap, const weir__account *account) {
+  weir__private_pool *pool = weir__pool_find(heap, account->id);
+  if (!account->parent) {
+    weir__release_cached(heap, true);
+    return;
+  }
+  weir__wait_for_events(heap);
+  if (!pool || !pool->pins) {
+    release_pool(heap, pool ? &pool->large : &heap->large);
+    release_pool(heap, pool ? &pool->small : &heap->small);
   }
 }
 

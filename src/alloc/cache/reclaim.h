@@ -17,6 +17,10 @@ void weir__release_arena(weir__heap *heap, weir__arena *arena);
 /* Releases the free memory of all released pools and, with `default_pool`, of the default pool. */
 void weir__release_cached(weir__heap *heap, bool default_pool);
 
+/* Releases the free memory of an account: everything for the device, or what a pool may spare. Graphs may write to the
+ * free memory of a pool that they use. */
+void weir__release_account(weir__heap *heap, const weir__account *account);
+
 /* The same for one private pool; does nothing unless the pool is released. */
 void weir__release_pool(weir__heap *heap, weir__private_pool *pool);
 

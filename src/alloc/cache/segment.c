@@ -96,27 +96,16 @@ static void segment_delete(weir__heap *heap, weir__segment *segment) {
   weir__segment_delete(segment);
 }
 
-static void count_both(weir_stat *stats, const weir__arena *arena, int64_t by) {
-  weir__stat_add(&stats[WEIR_STAT_ALL], by);
-  weir__stat_add(&stats[arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL], by);
-}
-
-static void count_reserved(weir__heap *heap, const weir__arena *arena, int64_t bytes) {
-  heap->reserved += (uint64_t)bytes;
-  count_both(heap->stats.reserved_bytes, arena, bytes);
-  if (arena->pool->owner)
-    count_both(arena->pool->owner->record->reserved_bytes, arena, bytes);
-}
-
 void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes) {
   weir_allocator_stats *stats = &heap->stats;
-  const weir__arena *arena = segment->arena;
+  weir__arena_account *account = &segment->arena->account;
   if (segments > 0)
     segment->oversize = segment->memory.bytes >= weir__settings_of(heap)->max_split_size;
   if (segment->oversize)
     weir__stat_add(&stats->oversize_segments, segments);
-  count_both(stats->segment, arena, segments);
-  count_reserved(heap, arena, bytes);
+  weir__stat_add(&stats->segment[WEIR_STAT_ALL], segments);
+  weir__stat_add(&stats->segment[account->kind], segments);
+  weir__account_charge(account, bytes);
   if (bytes < 0)
     stats->num_device_free++;
   else
@@ -165,15 +154,16 @@ static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t bas
 
 weir__block *weir__grow_fixed(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   weir_cu_deviceptr base = 0;
-  heap->promised += bytes; /* reserves the bytes against the limit while the lock is released */
+  weir__account_promise(&arena->account.account, (int64_t)bytes);
   if (settings->release_lock_on_malloc)
     weir__mutex_unlock(&heap->lock);
   weir_cu_result r = get_memory(heap, arena, bytes, &base);
   if (settings->release_lock_on_malloc) {
     weir__mutex_lock(&heap->lock);
     heap->pages.failure = WEIR_CU_SUCCESS; /* another thread's calls may have failed meanwhile */
+    heap->refused_by = NULL;
   }
-  heap->promised -= bytes;
+  weir__account_promise(&arena->account.account, -(int64_t)bytes);
   if (!weir__heap_ok(heap, r, "cuMemAlloc"))
     return NULL;
 
@@ -192,18 +182,16 @@ weir__block *weir__grow_fixed(weir__heap *heap, weir__arena *arena, const weir__
   bool room = weir__index_prepare(&arena->free, bytes);
   weir__block *block = room ? weir__arena_new_block(arena, segment, base, bytes) : NULL;
   if (block) {
+    segment->first = block;
+    segment->growth = is_provided(arena) ? WEIR__GROWTH_PROVIDED : WEIR__GROWTH_FIXED;
     segment->stack = weir__op_stack();
+    weir__segment_count(heap, segment, 1, (int64_t)bytes);
     weir__trace(heap, WEIR_TRACE_SEGMENT_ALLOC, arena->pool, base, bytes, arena->stream);
   }
   weir__arena_unlock(arena);
-  if (!block)
-    goto forget_range;
-  segment->first = block;
-  segment->growth = is_provided(arena) ? WEIR__GROWTH_PROVIDED : WEIR__GROWTH_FIXED;
-  weir__segment_count(heap, segment, 1, (int64_t)bytes);
-  return block;
+  if (block)
+    return block;
 
-forget_range:
   weir__page_map_update(heap->allocator->page_map, base, bytes, arena, false);
 delete_segment:
   segment_delete(heap, segment);
@@ -291,7 +279,7 @@ weir__block *weir__range_map(weir__heap *heap, weir__segment *segment, uint64_t 
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__arena_insert(arena, block);
-  count_reserved(heap, arena, (int64_t)bytes);
+  weir__account_charge(&arena->account, (int64_t)bytes);
   if (!segment->stack)
     segment->stack = weir__op_stack();
   weir__trace(heap, WEIR_TRACE_SEGMENT_MAP, arena->pool, address, bytes, arena->stream);
@@ -322,7 +310,7 @@ weir__block *weir__range_unmap(weir__heap *heap, weir__segment *segment, weir__b
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__tree_insert(&arena->unmapped, block);
-  count_reserved(heap, arena, -(int64_t)bytes);
+  weir__account_charge(&arena->account, -(int64_t)bytes);
   trace_segment(heap, WEIR_TRACE_SEGMENT_UNMAP, segment, address, bytes);
   return block;
 }
@@ -533,9 +521,11 @@ unlock:
   return result;
 }
 
-bool weir__over_limit(const weir__heap *heap, uint64_t bytes) {
-  uint64_t taken = heap->reserved + heap->promised;
-  return heap->has_limit && (bytes > heap->limit || taken > heap->limit - bytes);
+bool weir__over_limit(weir__heap *heap, const weir__arena *arena, uint64_t bytes) {
+  const weir__account *by;
+  bool is_over = weir__account_headroom(&arena->account.account, WEIR__LIMIT_HARD, &by) < bytes;
+  heap->refused_by = is_over ? by : NULL;
+  return is_over;
 }
 
 void weir__heap_free_segments(weir__heap *heap) {

@@ -17,8 +17,8 @@ weir__block *weir__grow_expandable(weir__heap *heap, weir__arena *arena, const w
 /* Address space reserved by an expandable segment of a stream: 9/8 of the device's memory, or less by the settings. */
 uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream);
 
-/* Whether that many more bytes would exceed the heap's limit. */
-bool weir__over_limit(const weir__heap *heap, uint64_t bytes);
+/* Whether that many more bytes of an arena would exceed the limit of an account: of heap->refused_by then. */
+bool weir__over_limit(weir__heap *heap, const weir__arena *arena, uint64_t bytes);
 
 /* Reserves address space for a new segment of an arena, whose lock is held: one unmapped block of at least `bytes`.
  * NULL if that fails. */
@@ -72,7 +72,7 @@ weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t 
 void weir__segment_unlink(weir__heap *heap, weir__segment *segment);
 void weir__segment_delete(weir__segment *segment);
 
-/* Counts a segment that was obtained or returned. */
+/* Counts a segment that was obtained or returned. The arena's lock is held too. */
 void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes);
 
 #endif

@@ -178,10 +178,11 @@ void weir__trace_settings(weir_allocator *allocator) {
 
 void weir__trace_limit(const weir__heap *heap) {
   weir__ring_file *file = file_of(heap->allocator);
-  bool is_fraction = heap->limit == (uint64_t)(heap->fraction * (double)heap->total + 0.5);
-  double fraction = is_fraction && heap->fraction < 1 ? heap->fraction : 0;
+  uint64_t limit = heap->accounts.device.limit[WEIR__LIMIT_HARD];
+  double fraction = heap->accounts.fraction;
+  bool is_fraction = fraction < 1 && limit == (uint64_t)(fraction * (double)heap->total + 0.5);
   if (file)
-    weir__ring_file_log_limit(file, heap->device, heap->limit, fraction);
+    weir__ring_file_log_limit(file, heap->device, limit, is_fraction ? fraction : 0);
 }
 
 void weir__trace_taken(weir__arena *arena, const weir__block *block) {

@@ -74,7 +74,7 @@ static bool lock_pool(weir__private_pool *pool, locked_pool *locked) {
     locked->count[i] = weir__pool_arenas(i ? &pool->large : &pool->small, &locked->arenas[i]);
     for (size_t k = 0; k < locked->count[i]; k++) {
       weir__arena_lock(locked->arenas[i][k]);
-      weir__gauges_freeze(locked->arenas[i][k]);
+      weir__account_freeze(&locked->arenas[i][k]->account);
     }
   }
   return locked->count[0] || locked->count[1] || !pool->segments;
@@ -83,7 +83,7 @@ static bool lock_pool(weir__private_pool *pool, locked_pool *locked) {
 static void unlock_pool(locked_pool *locked) {
   for (int i = 0; i < 2; i++) {
     for (size_t k = 0; k < locked->count[i]; k++) {
-      weir__gauges_unfreeze(locked->arenas[i][k]);
+      weir__account_unfreeze(&locked->arenas[i][k]->account);
       weir__arena_unlock(locked->arenas[i][k]);
     }
     free(locked->arenas[i]);

@@ -111,9 +111,9 @@ weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool
   weir__heap *heap = enter(__func__, allocator, device, id, &status);
   if (!heap)
     return status;
-  const weir__pool_record *record = weir__pool_record_find(heap, id);
-  if (record)
-    memcpy(reserved_bytes, record->reserved_bytes, sizeof record->reserved_bytes);
+  const weir__account *account = weir__account_find(&heap->accounts, id);
+  if (account)
+    memcpy(reserved_bytes, account->reserved, sizeof account->reserved);
   else
     status = weir__no_pool(__func__, id);
   return leave(heap, status);
@@ -334,9 +334,9 @@ weir_status weir_allocator_pools(weir_allocator *allocator, int device, int with
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pools is NULL and room is %zu", __func__, room);
   size_t n = 0;
   weir__mutex_lock(&heap->lock);
-  for (const weir__pool_record *record = heap->pool_records; with_gone && record; record = record->next)
+  for (const weir__account *a = heap->accounts.default_pool.next; with_gone && a; a = a->next)
     if (n++ < room)
-      pools[n - 1] = record->id;
+      pools[n - 1] = a->id;
   for (const weir__private_pool *p = heap->private_pools; !with_gone && p; p = p->next)
     if (weir__pool_is_listed(p) && n++ < room)
       pools[n - 1] = p->id;
@@ -375,5 +375,4 @@ void weir__scopes_clear(weir__heap *heap) {
   for (weir__scope *scope = heap->thread_scopes; scope; scope = scope->next)
     atomic_store(&scope->heap, NULL);
   weir__scopes_unlock();
-  weir__pool_records_clear(heap);
 }

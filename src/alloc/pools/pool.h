@@ -9,7 +9,7 @@
 /* A released pool stays until the cache is emptied; it is listed as long as it has memory. */
 static inline bool weir__pool_is_listed(const weir__private_pool *pool) { return !pool->is_released || pool->segments; }
 
-/* Deletes the scopes and the pool records of a heap that is being destroyed. A thread's own stay until it opens
+/* Deletes the scopes of a heap that is being destroyed. A thread's own stay until it opens
  * another one or ends. */
 void weir__scopes_clear(weir__heap *heap);
 
