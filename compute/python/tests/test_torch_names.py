@@ -161,6 +161,49 @@ def test_calls_of_c():
     assert _C._cuda_ipc_collect() is None
 
 
+def test_bad_arguments_of_c():
+    """torch._C takes an int where the functions of the package take any device, and says so with these texts."""
+    one = {
+        "_cuda_setDevice": "setDevice",
+        "_cuda_exchangeDevice": "exchangeDevice",
+        "_cuda_maybeExchangeDevice": "exchangeDevice",
+        "_cuda_getCurrentStream": "getCurrentStream",
+        "_cuda_getCurrentRawStream": "getCurrentStream",
+        "_cuda_getDefaultStream": "getDefaultStream",
+        "_cuda_hasPrimaryContext": "has_primary_context",
+        "_cuda_memoryStats": "memory_allocated",
+        "_cuda_resetAccumulatedMemoryStats": "reset_accumulated_memory_stats",
+        "_cuda_resetPeakMemoryStats": "reset_peak_memory_stats",
+        "_cuda_set_sync_debug_mode": "set_sync_debug_mode",
+    }
+    for name, what in one.items():
+        for wrong in ("cuda:0", "0", None, 0.0, True, weir.device(0), weir.tensor(0)):
+            with pytest.raises(RuntimeError, match=f"^invalid argument to {what}$"):
+                getattr(_C, name)(wrong)
+        getattr(_C, name)(0)
+    for wrong in [("x", 0), (0, None)]:
+        with pytest.raises(RuntimeError, match="^invalid argument to canDeviceAccessPeer$"):
+            _C._cuda_canDeviceAccessPeer(*wrong)
+    with pytest.raises(RuntimeError, match="^invalid value of debug_mode, expected one of 0,1,2$"):
+        _C._cuda_set_sync_debug_mode(3)
+    for wrong in ("1", 1.5, True):
+        with pytest.raises(RuntimeError, match=r"^torch\.cuda\._sleep\(\): expected 'int'$"):
+            _C._cuda_sleep(wrong)
+    combinations = {
+        ("_cuda_canDeviceAccessPeer", 1): "can_device_peer_access/(int)/(int device, int peer_device)",
+        ("_cuda_cudaCachingAllocator_raw_alloc",): "caching_allocator_alloc/()/(ssize_t size, intptr_t stream)",
+        ("_cuda_setMemoryFraction", 0.5, "x", 0): "set_memory_fraction/(float, str, int)/(double fraction, int device)",
+    }
+    for (name, *args), texts in combinations.items():
+        function, given, expected = texts.split("/")
+        text = f"{function} received an invalid combination of arguments - got {given}, but expected {expected}"
+        with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+            getattr(_C, name)(*args)
+    _C._cuda_setMemoryFraction(1.0, 0)
+    pointer = _C._cuda_cudaCachingAllocator_raw_alloc(512, 0)
+    _C._cuda_cudaCachingAllocator_raw_delete(pointer)
+
+
 def test_arrays_of_c():
     x, y = weir.arange(6, device="cuda"), weir.arange(6, device="cuda")
     code = "template <typename T> T add(T x, T y, T alpha) { return x + alpha * y; }"

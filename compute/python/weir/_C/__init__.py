@@ -5,6 +5,8 @@ Programs written for torch.cuda sometimes call them directly. The package itself
 
 from __future__ import annotations
 
+import functools
+
 from weir import _lazy, _weir, memory
 from weir.compute import _compute
 from weir import get_arch_list
@@ -12,7 +14,6 @@ from weir.compute._settings import _set_allow_tf32 as _set_cublas_allow_tf32
 from weir.compute._settings import set_float32_matmul_precision as _set_float32_matmul_precision
 from weir._weir import *
 from weir._weir import (
-    _can_access_peer as _cuda_canDeviceAccessPeer,
     _cuda_attach_out_of_memory_observer,
     _cuda_beginAllocateCurrentStreamToPool,
     _cuda_beginAllocateCurrentThreadToPool,
@@ -22,7 +23,6 @@ from weir._weir import (
     _cuda_CUDAAllocator,
     _cuda_CUDAAllocator_AllocatorState,
     _cuda_cudaCachingAllocator_enable,
-    _cuda_cudaCachingAllocator_raw_alloc,
     _cuda_cudaCachingAllocator_raw_delete,
     _cuda_cudaCachingAllocator_set_allocator_settings,
     _cuda_cudaHostAllocator,
@@ -38,29 +38,20 @@ from weir._weir import (
     _cuda_getMemoryMetadata,
     _cuda_hostMemoryStats,
     _cuda_isHistoryEnabled,
-    _cuda_memoryStats,
     _cuda_record_memory_history,
     _cuda_record_memory_history_legacy,
     _cuda_releasePool,
     _cuda_resetAccumulatedHostMemoryStats,
-    _cuda_resetAccumulatedMemoryStats,
     _cuda_resetPeakHostMemoryStats,
-    _cuda_resetPeakMemoryStats,
-    _cuda_setMemoryFraction,
     _cuda_setMemoryMetadata,
     _CudaDeviceProperties,
     _current_device as _cuda_getDevice,
     _CUuuid,
     _device_count as _cuda_getDeviceCount,
-    _exchange_device as _cuda_exchangeDevice,
     _get_device_properties,
     _get_sync_debug_mode as _cuda_get_sync_debug_mode,
-    _has_primary_context as _cuda_hasPrimaryContext,
     _is_current_stream_capturing as _cuda_isCurrentStreamCapturing,
     _is_in_bad_fork as _cuda_isInBadFork,
-    _maybe_exchange_device as _cuda_maybeExchangeDevice,
-    _set_device as _cuda_setDevice,
-    _set_sync_debug_mode as _cuda_set_sync_debug_mode,
 )
 from weir.compute._compute import (
     _cuda_clearCublasWorkspaces,
@@ -109,6 +100,75 @@ _has_magma: bool = False
 _has_cudnn: bool = False
 
 
+# ---- Checks of arguments, with torch._C's texts ----
+
+
+def _need_ints(what: str, *values: object) -> None:
+    for value in values:
+        if isinstance(value, (bool, _compute._Array)) or not hasattr(value, "__index__"):
+            raise RuntimeError(f"invalid argument to {what}")
+
+
+def _need_count(name: str, args: tuple[object, ...], expected: str) -> None:
+    if len(args) != expected.count(",") + 1:
+        given = ", ".join(type(value).__name__ for value in args)
+        raise TypeError(
+            f"{name} received an invalid combination of arguments - got ({given}), but expected ({expected})"
+        )
+
+
+def _of_device(function: Any, what: str) -> Any:
+    """The function of one int, a device."""
+
+    @functools.wraps(function)
+    def call(device: int, /) -> Any:
+        _need_ints(what, device)
+        return function(device)
+
+    return call
+
+
+_cuda_setDevice = _of_device(_weir._set_device, "setDevice")
+_cuda_exchangeDevice = _of_device(_weir._exchange_device, "exchangeDevice")
+_cuda_maybeExchangeDevice = _of_device(_weir._maybe_exchange_device, "exchangeDevice")
+_cuda_hasPrimaryContext = _of_device(_weir._has_primary_context, "has_primary_context")
+_cuda_memoryStats = _of_device(_weir._cuda_memoryStats, "memory_allocated")
+_cuda_resetAccumulatedMemoryStats = _of_device(
+    _weir._cuda_resetAccumulatedMemoryStats, "reset_accumulated_memory_stats"
+)
+_cuda_resetPeakMemoryStats = _of_device(_weir._cuda_resetPeakMemoryStats, "reset_peak_memory_stats")
+
+
+def _cuda_canDeviceAccessPeer(*args: int) -> bool:
+    """Whether a device, the first argument, can access memory of another."""
+    _need_count("can_device_peer_access", args, "int device, int peer_device")
+    _need_ints("canDeviceAccessPeer", *args)
+    return _weir._can_access_peer(*args)
+
+
+def _cuda_cudaCachingAllocator_raw_alloc(*args: Any) -> int:
+    """Allocates memory: its size, and the stream, as a number or an object."""
+    _need_count("caching_allocator_alloc", args, "ssize_t size, intptr_t stream")
+    return _weir._cuda_cudaCachingAllocator_raw_alloc(*args)
+
+
+def _cuda_setMemoryFraction(*args: Any) -> None:
+    """Limits the memory of a device, the second argument, to a fraction of it, the first."""
+    _need_count("set_memory_fraction", args, "double fraction, int device")
+    _weir._cuda_setMemoryFraction(*args)
+
+
+def _cuda_set_sync_debug_mode(debug_mode: int, /) -> None:
+    """0: synchronizing calls are not reported, 1: they warn, 2: they are errors."""
+    _need_ints("set_sync_debug_mode", debug_mode)
+    if not 0 <= debug_mode <= 2:
+        raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
+    _weir._set_sync_debug_mode(debug_mode)
+
+
+# ---- Devices and streams ----
+
+
 def _cuda_init() -> None:
     """Starts Weir."""
     _lazy._lazy_init()
@@ -125,16 +185,19 @@ def _triple(stream: _weir.Stream) -> tuple[int, int, int]:
 
 def _cuda_getCurrentStream(device_index: int, /) -> tuple[int, int, int]:
     """Returns stream_id, device_index and device_type of a device's current stream."""
+    _need_ints("getCurrentStream", device_index)
     return _triple(_weir._current_stream(device_index))
 
 
 def _cuda_getCurrentRawStream(device_index: int, /) -> int:
     """Returns the CUstream of a device's current stream."""
+    _need_ints("getCurrentStream", device_index)
     return _weir._current_stream(device_index).cuda_stream
 
 
 def _cuda_getDefaultStream(device_index: int, /) -> tuple[int, int, int]:
     """Returns stream_id, device_index and device_type of a device's default stream."""
+    _need_ints("getDefaultStream", device_index)
     return _triple(_weir._default_stream(device_index))
 
 
@@ -155,6 +218,8 @@ def _cuda_ipc_collect() -> None:
 
 def _cuda_sleep(cycles: int, /) -> None:
     """Keeps the current stream busy for a number of cycles of the device clock."""
+    if isinstance(cycles, bool) or not isinstance(cycles, int):
+        raise RuntimeError("torch.cuda._sleep(): expected 'int'")
     _weir._current_stream(None)._spin(cycles)
 
 
