@@ -65,7 +65,10 @@ static void print_request(const weir__message *m) {
     return;
   }
   if (!m->tried.is_known) {
-    puts("  request     not known: the text has no size");
+    if (*m->operation)
+      printf("  request     not known: the text has the operation alone, %s\n", m->operation);
+    else
+      puts("  request     not known: the text has no size");
     return;
   }
   if (m->kind == WEIR__MESSAGE_VLLM_START) {
@@ -77,7 +80,7 @@ static void print_request(const weir__message *m) {
     return;
   }
   if (!has_segments(m)) {
-    printf("  request     %s\n", given(m->tried));
+    printf("  request     %s%s%s\n", given(m->tried), *m->operation ? ", by " : "", m->operation);
     return;
   }
   const char *segment = given(m->tried);
@@ -132,12 +135,25 @@ static void print_uses(const weir__message *m) {
          m->kind == WEIR__MESSAGE_NATIVE || m->has_old_rules ? given(m->unallocated) : range(m->unallocated));
 }
 
-/* What a program that XLA compiled needs. */
+/* What a program that XLA compiled needs; a text that was cut off has a part of its table. */
 static void print_program(const weir__message *m) {
-  if (!m->program.is_known)
-    return;
-  printf("  program     %s for the compiled program: %s arguments, %s results, %s temporary, %s constants\n",
-         given(m->program), given(m->arguments), given(m->results), given(m->temporaries), given(m->constants));
+  const struct {
+    weir__figure figure;
+    const char *name;
+  } parts[] = {
+      {m->arguments, "arguments"}, {m->results, "results"}, {m->temporaries, "temporary"}, {m->constants, "constants"}};
+  const char *separator = "";
+  if (m->program.is_known)
+    printf("  program     %s for the compiled program", given(m->program));
+  for (size_t i = 0; i < WEIR_COUNT_OF(parts); i++)
+    if (parts[i].figure.is_known) {
+      bool is_first = !*separator;
+      printf("%s%s %s", is_first ? m->program.is_known ? ": " : "  program     the compiled program has " : separator,
+             given(parts[i].figure), parts[i].name);
+      separator = ", ";
+    }
+  if (m->program.is_known || *separator)
+    putchar('\n');
   if (m->largest.is_known)
     printf("  largest     %s in one buffer%s%s\n", given(m->largest), *m->largest_name ? ": " : "", m->largest_name);
 }
@@ -270,6 +286,10 @@ static void print_cause(const weir__message *m) {
     else if (m->program.is_known)
       printf("Not known: the compiled program needs %s at once, but the text does not say how much was free.\n",
              given(m->program));
+    else if (m->temporaries.is_known)
+      printf("Not known: the compiled program needs %s at once for temporary values alone, but the text does not say "
+             "how much was free.\n",
+             given(m->temporaries));
     else
       puts("Not known: the text has too few figures.");
     break;

@@ -120,6 +120,21 @@ has out '^  request     3.39 GiB$'
 has out 'the driver had no memory left for the allocator of XLA'
 run 0 --message "$data/xla"
 has out 'out of memory at 3 places, 3 messages$'
+
+# text TEXT: the message is TEXT, with printf's escapes
+text() {
+  said="weir explain --message of $1"
+  printf "$1" | "$weir" explain --message - >"$work/out" 2>"$work/err" || fail "exit code $?"
+}
+
+text 'RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4112345678 bytes.\nBufferAssignment stats:\n  parameter allocation: 7.78GiB\n  preallocated temp allocation: 3.83GiB\n'
+has out '^  program     the compiled program has 7.78 GiB arguments, 3.83 GiB temporary$'
+has out 'the compiled program needs 3.83 GiB at once for temporary values alone'
+text "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1.95GiB\nwith allocator GPU_0_bfc on device 0.\n[executable_name='jit_greater']"
+has out '^  request     1.95 GiB, by jit_greater$'
+text 'ResourceExhaustedError: failed to allocate memory [Op:Cast]'
+has out 'not known: the text has the operation alone, Cast$'
+
 line 1 libraries
 has out '^  request     8.00 GiB$'
 has out 'Not known: the driver had no memory left for RMM'

@@ -524,6 +524,40 @@ TEST(program_of_xla) {
   assert_string_equal(m->largest_name, "jit(step)/lm_head");
 }
 
+/* A text that was cut off. */
+TEST(program_of_xla_without_a_total) {
+  const weir__message *m = find_one("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4112345678 bytes.\n"
+                                    "BufferAssignment OOM Debugging.\nBufferAssignment stats:\n"
+                                    "             parameter allocation:    7.78GiB\n"
+                                    "     preallocated temp allocation:    3.83GiB\nPeak buffers:\n");
+  check_gib(m->arguments, 7.78);
+  check_gib(m->temporaries, 3.83);
+  check_unknown(m->constants);
+  check_unknown(m->results);
+  check_unknown(m->program);
+}
+
+/* What XLA and TensorFlow say of the program or the operation that failed. */
+TEST(operations) {
+  const weir__message *m =
+      find_one("jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1.95GiB\nwith "
+               "allocator GPU_1_bfc on device 1.\n[executable_name='jit_greater'] [tf-allocator-allocation-error='']");
+  check_gib(m->tried, 1.95);
+  assert_int_equal(m->library, WEIR__LIBRARY_JAX);
+  assert_int_equal(m->device, 1);
+  assert_string_equal(m->operation, "jit_greater");
+  m = find_one("JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 96.00MiB. "
+               "[tf-allocator-allocation-error='']");
+  assert_string_equal(m->operation, "");
+  m = find_one("tensorflow.python.framework.errors_impl.ResourceExhaustedError: {{function_node "
+               "__wrapped__AddV2_device_/job:localhost/replica:0/task:0/device:GPU:2}} failed to allocate memory "
+               "[Op:AddV2] name: ");
+  check_unknown(m->tried);
+  assert_int_equal(m->library, WEIR__LIBRARY_TENSORFLOW);
+  assert_int_equal(m->device, 2);
+  assert_string_equal(m->operation, "AddV2");
+}
+
 TEST(vllm) {
   const weir__message *m =
       find_one("ERROR 06-02 05:17:18 [core.py:387] ValueError: To serve at least one request with the models's max seq "

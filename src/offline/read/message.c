@@ -288,6 +288,13 @@ static void read_program(const char *at, weir__message *m) {
     read_name(name, "\"", m->largest_name);
 }
 
+/* "1.95GiBwithallocatorGPU_0_bfcondevice0.[executable_name='jit_greater'][tf-allocator-allocation-error='']". */
+static void read_executable(const char *at, weir__message *m) {
+  const char *name = after(at, "[executable_name='");
+  if (name)
+    read_name(name, "'", m->operation);
+}
+
 /* "32,1024,64,64]andtypefloaton/job:localhost/replica:0/task:0/device:GPU:0byallocatorGPU_0_bfc". */
 static void read_tensor(const char *at, weir__message *m) {
   static const struct {
@@ -393,6 +400,7 @@ static const anchor anchors[] = {
     {"HIPerror:outofmemory", WEIR__MESSAGE_CUDA},
     {"hipErrorOutOfMemory", WEIR__MESSAGE_CUDA},
     {"OOMwhenallocatingtensorwithshape[", WEIR__MESSAGE_TENSORFLOW},
+    {"failedtoallocatememory[Op:", WEIR__MESSAGE_TENSORFLOW},
     {"KVcacheisneeded,whichislargerthantheavailableKVcachememory(", WEIR__MESSAGE_VLLM},
     {"islargerthanthemaximumnumberoftokensthatcanbestoredinKVcache(", WEIR__MESSAGE_VLLM},
     {"Noavailablememoryforthecacheblocks", WEIR__MESSAGE_VLLM},
@@ -608,10 +616,16 @@ static void read_body(weir__message *m, const char *phrase, const char *before, 
     read_xla(body, &m->tried);
     read_device(before, "Allocator(GPU_", m);
     read_device(body, "ondeviceordinal", m);
+    read_device(body, "withallocatorGPU_", m);
+    read_executable(body, m);
     read_program(body, m);
     break;
   case WEIR__MESSAGE_TENSORFLOW:
-    read_tensor(body, m);
+    if (strstr(phrase, "[Op:")) {
+      read_name(body, "]", m->operation);
+      read_device(before, "device:GPU:", m);
+    } else
+      read_tensor(body, m);
     break;
   case WEIR__MESSAGE_VLLM:
     read_vllm(before, body, phrase, m);

@@ -125,8 +125,9 @@ typedef struct weir__message {
   weir__figure program, arguments, results, temporaries, constants, largest;
   char largest_name[WEIR__MESSAGE_NAME]; /* of the operation that makes the largest buffer, "" if it is not known */
   char tensor[WEIR__MESSAGE_NAME];       /* TensorFlow: "[32,1024,64,64] of float" */
-  uint64_t tokens;                       /* vLLM: of the longest request; 0 if it is not known */
-  uint64_t tokens_fit;                   /* and of the longest that would fit, as vLLM estimates it */
+  char operation[WEIR__MESSAGE_NAME]; /* that failed: a program of XLA, an operation of TensorFlow; "" if not known */
+  uint64_t tokens;                    /* vLLM: of the longest request; 0 if it is not known */
+  uint64_t tokens_fit;                /* and of the longest that would fit, as vLLM estimates it */
 
   /* What follows. */
   weir__figure request;     /* what the program asked for, rounded as the allocator rounds */

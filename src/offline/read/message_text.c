@@ -105,6 +105,8 @@ static bool skip_brackets(line *l) {
     set_source(l, WEIR__SOURCE_PROCESS, number);
   if (open == '(' && !has_rank && !has_pid)
     return false; /* "(GPU 0; 15.90 GiB total capacity" */
+  if (begins(from, close, "executable_name="))
+    return false; /* a part of XLA's message */
   if (begins(from, close, "default") && read_digits(from + 7, close, &number))
     set_source(l, WEIR__SOURCE_LOCAL, number);
   size_t digits = read_digits(from, close, &world);

@@ -52,7 +52,9 @@ static void json_message(weir__sink *sink, const weir__message *m) {
   for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
     json_figure(sink, figures[i].key, figures[i].figure);
   WEIR__JSON(sink, JSON_TEXT("largest_buffer_name", *m->largest_name ? m->largest_name : NULL),
-             JSON_TEXT("tensor", *m->tensor ? m->tensor : NULL), JSON_NATURAL_IF(m->tokens > 0, "tokens", m->tokens),
+             JSON_TEXT("tensor", *m->tensor ? m->tensor : NULL),
+             JSON_TEXT("operation", *m->operation ? m->operation : NULL),
+             JSON_NATURAL_IF(m->tokens > 0, "tokens", m->tokens),
              JSON_NATURAL_IF(m->tokens_fit > 0, "tokens_that_fit", m->tokens_fit), JSON_LIST("processes"));
   for (size_t i = 0; i < m->process_count; i++) {
     WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_NATURAL("pid", m->processes[i].pid));
