@@ -72,6 +72,16 @@ WEIR_PRINTF(2, 3) static inline void weir__log(weir_log_level level, const char 
   weir_log_message(level, text);
 }
 
+/* For a public call that returns text: at most `size` bytes with a NUL, and the whole length unless `length` is NULL.
+ * Without room, the text may be NULL. */
+static inline weir_status weir__return_text(const char *from, char *text, size_t size, size_t *length) {
+  if (size)
+    snprintf(text, size, "%s", from);
+  if (length)
+    *length = strlen(from);
+  return WEIR_OK;
+}
+
 /* ---- Growing arrays: a pointer from malloc, and the items that there is room for ---- */
 
 /* Makes room for `needed` items, at least twice as many as before. `items` is the address of the pointer. false if out

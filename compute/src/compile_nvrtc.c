@@ -96,7 +96,7 @@ typedef struct target {
 static void find_headers(char include[1100]) {
   char path[1024] = "", file[1200];
   const char *how, *home = weir__compute_env(WEIR__ENV_CUDA_HOME), *other = weir__compute_env(WEIR__ENV_CUDA_PATH);
-  if (weir_library_find("nvrtc", path, sizeof path, &how) || !strrchr(path, '/'))
+  if (weir_library_find("nvrtc", path, sizeof path, NULL, &how) || !strrchr(path, '/'))
     *path = 0;
   else
     *strrchr(path, '/') = 0;

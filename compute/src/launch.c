@@ -75,14 +75,6 @@ static weir_status collect(const char *caller, const weir_kernel *kernel, const 
   return WEIR_OK;
 }
 
-weir_status weir_kernel_launch_raw(weir_kernel *kernel, weir_launch_dims dims, weir_cu_stream stream,
-                                   const weir_param *params, int param_count) {
-  WEIR__CHECK_ARGUMENT(kernel);
-  void *values[WEIR__MAX_PARAMS];
-  weir_status status = collect(__func__, kernel, params, param_count, values);
-  return status ? status : launch(__func__, kernel, dims, stream, values);
-}
-
 weir_status weir_kernel_launch(weir_kernel *kernel, weir_launch_dims dims, weir_stream stream, const weir_param *params,
                                int param_count) {
   WEIR__CHECK_ARGUMENT(kernel);

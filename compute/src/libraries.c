@@ -196,9 +196,10 @@ unlock:
   return added ? WEIR_OK : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the folder", __func__);
 }
 
-weir_status weir_library_find(const char *name, char *path, size_t size, const char **how) {
+weir_status weir_library_find(const char *name, char *path, size_t size, size_t *length, const char **how) {
   WEIR__CHECK_ARGUMENT(name);
-  WEIR__CHECK_ARGUMENT(path);
+  if (size && !path)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", __func__);
   WEIR__CHECK_ARGUMENT(how);
   if (!find(name))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: name is \"%s\"; expected nvrtc, cublas or nccl", __func__,
@@ -208,7 +209,7 @@ weir_status weir_library_find(const char *name, char *path, size_t size, const c
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %s", __func__, reason);
   pthread_mutex_lock(&lock);
   const struct library *library = find(name);
-  snprintf(path, size, "%s", library->path ? library->path : "");
+  weir__return_text(library->path ? library->path : "", path, size, length);
   *how = library->how;
   pthread_mutex_unlock(&lock);
   return WEIR_OK;

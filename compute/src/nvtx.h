@@ -79,6 +79,7 @@ enum { WEIR__NVTX_MEMORY = 1, WEIR__NVTX_MEMORY_COMPATIBILITY = 0x0102, WEIR__NV
 
 enum {
   WEIR__NVTX_HEAP_REGISTER = 0,     /* void *(void *domain, const weir__nvtx_heap *) */
+  WEIR__NVTX_HEAP_UNREGISTER = 1,   /* void (void *domain, void *heap), with its regions */
   WEIR__NVTX_REGIONS_REGISTER = 3,  /* void (void *domain, const weir__nvtx_regions *) */
   WEIR__NVTX_REGIONS_UNREGISTER = 5 /* void (void *domain, const weir__nvtx_region_refs *) */
 };

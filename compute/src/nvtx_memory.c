@@ -56,6 +56,11 @@ static void *register_heap(uint64_t address, uint64_t bytes) {
   return ((void *(*)(void *, const weir__nvtx_heap *))slots[WEIR__NVTX_HEAP_REGISTER])(domain, &heap);
 }
 
+static void unregister_heap(void *heap) {
+  if (slots[WEIR__NVTX_HEAP_UNREGISTER] > 1)
+    ((void (*)(void *, void *))slots[WEIR__NVTX_HEAP_UNREGISTER])(domain, heap);
+}
+
 static void register_region(void *heap, uint64_t address, uint64_t bytes) {
   weir__nvtx_range range = {bytes, (const void *)(uintptr_t)address};
   weir__nvtx_regions regions = {.compatibility = WEIR__NVTX_MEMORY_COMPATIBILITY,
@@ -160,18 +165,18 @@ static void witness(void *context, const weir_trace_entry *entry) {
   pthread_mutex_unlock(&r->lock);
 }
 
-/* ---- The call ---- */
+/* ---- The calls ---- */
 
 static reporter *reporters;
 static pthread_mutex_t reporters_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The reporter of an allocator. NULL if the host has no memory. */
-static reporter *reporter_of(weir_allocator *allocator) {
+/* The reporter of an allocator, which is made if `makes`. NULL if there is none, or the host has no memory. */
+static reporter *reporter_of(weir_allocator *allocator, bool makes) {
   pthread_mutex_lock(&reporters_lock);
   reporter *r = reporters;
   while (r && r->allocator != allocator)
     r = r->next;
-  if (!r && (r = calloc(1, sizeof *r))) {
+  if (!r && makes && (r = calloc(1, sizeof *r))) {
     pthread_mutex_init(&r->lock, NULL);
     r->allocator = allocator;
     r->next = reporters;
@@ -217,7 +222,7 @@ weir_status weir_nvtx_report_memory(weir_allocator *allocator, int *listens) {
   pthread_once(&once, attach);
   weir_status status = WEIR_OK;
   if (is_wanted) {
-    reporter *r = reporter_of(allocator);
+    reporter *r = reporter_of(allocator, true);
     if (!r)
       return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
     status = weir_allocator_set_witness(allocator, witness, r, WEIR_WITNESS_ALL);
@@ -229,4 +234,17 @@ weir_status weir_nvtx_report_memory(weir_allocator *allocator, int *listens) {
   if (listens)
     *listens = is_wanted;
   return WEIR_OK;
+}
+
+weir_status weir_nvtx_forget_memory(weir_allocator *allocator) {
+  WEIR__CHECK_ARGUMENT(allocator);
+  reporter *r = reporter_of(allocator, false);
+  if (!r)
+    return WEIR_OK;
+  weir_status status = weir_allocator_set_witness(allocator, NULL, NULL, WEIR_WITNESS_ALL);
+  pthread_mutex_lock(&r->lock);
+  while (r->count)
+    unregister_heap(r->heaps[--r->count].handle);
+  pthread_mutex_unlock(&r->lock);
+  return weir__fail_as(__func__, status);
 }

@@ -261,17 +261,17 @@ static weir_status resolve(const char *caller, int device, int *found) {
   return WEIR_OK;
 }
 
-weir_status weir_tunable_get_filename(int device, char *name, size_t size) {
-  WEIR__CHECK_ARGUMENT(name);
-  char text[NAME_SIZE];
+weir_status weir_tunable_get_filename(int device, char *text, size_t size, size_t *length) {
+  if (size && !text)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", __func__);
+  char name[NAME_SIZE];
   int found = 0;
   weir_status status = is_name_of_device() ? resolve(__func__, device, &found) : WEIR_OK;
   if (status)
     return status;
-  if (!name_for(found, text, sizeof text) || strlen(text) >= size)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the name does not fit into %zu bytes", __func__, size);
-  memcpy(name, text, strlen(text) + 1);
-  return WEIR_OK;
+  if (!name_for(found, name, sizeof name))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the name has more than %zu bytes", __func__, sizeof name - 1);
+  return weir__return_text(name, text, size, length);
 }
 
 /* ---- Results ---- */

@@ -98,6 +98,10 @@ static void *register_heap(void *domain, const weir__nvtx_heap *heap) {
   return (void *)heap->range->pointer;
 }
 
+static void unregister_heap(void *domain, void *heap) {
+  fprintf(out, "no heap%s\n", domain == &ranges && heap == base ? "" : " bad");
+}
+
 static void register_regions(void *domain, const weir__nvtx_regions *regions) {
   int is_good = domain == &ranges && regions->compatibility == 0x0102 && regions->size == sizeof *regions &&
                 regions->type == 1 && regions->heap == base && regions->count == 1 &&
@@ -119,6 +123,7 @@ int InitializeInjectionNvtxExtension(weir__nvtx_extension *extension) {
     return 0;
   intptr_t *slots = extension->segments[0].slots;
   slots[WEIR__NVTX_HEAP_REGISTER] = (intptr_t)register_heap;
+  slots[WEIR__NVTX_HEAP_UNREGISTER] = (intptr_t)unregister_heap;
   slots[WEIR__NVTX_REGIONS_REGISTER] = (intptr_t)register_regions;
   slots[WEIR__NVTX_REGIONS_UNREGISTER] = (intptr_t)unregister_regions;
   return 1;

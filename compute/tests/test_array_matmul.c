@@ -129,7 +129,7 @@ static void check_matmul(weir_dtype dtype, weir_place place, int64_t batch, int6
 static bool needs_cublas(void) {
   char path[1024];
   const char *how;
-  return !is_soft() && weir_library_find("cublas", path, sizeof path, &how);
+  return !is_soft() && weir_library_find("cublas", path, sizeof path, NULL, &how);
 }
 
 TEST(matmul) {

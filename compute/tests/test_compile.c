@@ -341,7 +341,7 @@ TEST(failing_calls_of_nvrtc) {
 TEST(nvrtc) {
   char path[1024];
   const char *how;
-  if (weir_library_find("nvrtc", path, sizeof path, &how))
+  if (weir_library_find("nvrtc", path, sizeof path, NULL, &how))
     WAIVE_TEST("needs NVRTC");
   weir_compile_options options;
   weir_compile_options_init(&options);

@@ -16,7 +16,7 @@ static int setup(void **state) {
     return -1;
   char path[1024];
   const char *how;
-  if (!is_soft() && weir_library_find("nvrtc", path, sizeof path, &how))
+  if (!is_soft() && weir_library_find("nvrtc", path, sizeof path, NULL, &how))
     waived("needs NVRTC");
   return 0;
 }

@@ -79,7 +79,7 @@ static int setup(void **state) {
   if (!is_soft()) { /* needs NVRTC */
     char path[1024];
     const char *how;
-    if (weir_library_find("nvrtc", path, sizeof path, &how))
+    if (weir_library_find("nvrtc", path, sizeof path, NULL, &how))
       WAIVE_TEST("needs NVRTC");
   }
   assert_ok(compile(&module));
@@ -122,7 +122,7 @@ TEST(saxpy) {
   weir_param params[] = {WEIR_PARAM(a), WEIR_PARAM(dx), WEIR_PARAM(dy), WEIR_PARAM(n)};
   weir_launch_dims dims = {.grid = {(N + 127) / 128}, .block = {128}};
   assert_ok(weir_kernel_launch(kernel("saxpy"), dims, stream, params, 4));
-  assert_ok(weir_kernel_launch_raw(kernel("saxpy"), dims, raw_of(stream), params, 4));
+  assert_ok(weir_kernel_launch(kernel("saxpy"), dims, stream, params, 4));
   void *values[] = {&a, &dx, &dy, &n};
   assert_ok(weir_kernel_launch_unchecked(kernel("saxpy"), dims, raw_of(stream), values));
   download(y, dy, sizeof y);
@@ -335,15 +335,14 @@ TEST(shutdown) {
   weir_stream stream = default_stream(0);
   assert_ok(weir_shutdown());
   weir_launch_dims dims = {.grid = {1}, .block = {1}};
-  assert_error_says(INVALID_HANDLE, "shut down", weir_kernel_launch_raw(nothing, dims, NULL, NULL, 0));
+  assert_error_says(INVALID_HANDLE, "shut down", weir_kernel_launch(nothing, dims, stream, NULL, 0));
   assert_error_says(INVALID_HANDLE, "shut down", weir_module_kernel(module, "nothing", &nothing));
-  (void)stream;
 }
 
 static void use_in_child(void *data) {
   weir_kernel *nothing = data, *found;
   weir_launch_dims dims = {.grid = {1}, .block = {1}};
-  child_assert(weir_kernel_launch_raw(nothing, dims, NULL, NULL, 0) == WEIR_ERROR_BAD_FORK);
+  child_assert(weir_kernel_launch_unchecked(nothing, dims, NULL, NULL) == WEIR_ERROR_BAD_FORK);
   child_assert(weir_module_kernel(module, "nothing", &found) == WEIR_ERROR_BAD_FORK);
   weir_module_destroy(module);
 }
@@ -351,7 +350,7 @@ static void use_in_child(void *data) {
 TEST(fork) {
   NEED_SOFT("NVIDIA's driver cannot be used in children that are forked after its start");
   in_process(use_in_child, kernel("nothing"));
-  assert_ok(weir_kernel_launch_raw(kernel("nothing"), (weir_launch_dims){.grid = {1}, .block = {1}}, NULL, NULL, 0));
+  assert_ok(weir_kernel_launch_unchecked(kernel("nothing"), (weir_launch_dims){.grid = {1}, .block = {1}}, NULL, NULL));
 }
 
 /* ---- Failures ---- */
@@ -373,7 +372,7 @@ static weir_status use_kernel(void) {
   if (!status)
     status = weir_kernel_suggest_block(found, 0, 64, &grid, &block);
   if (!status)
-    status = weir_kernel_launch_raw(found, (weir_launch_dims){.grid = {1}, .block = {1}}, NULL, NULL, 0);
+    status = weir_kernel_launch_unchecked(found, (weir_launch_dims){.grid = {1}, .block = {1}}, NULL, NULL);
   only_giving_back();
   weir_module_destroy(made);
   return status;

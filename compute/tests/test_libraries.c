@@ -26,11 +26,11 @@ TEST(named) {
   const char *how = NULL;
   setenv("WEIR_NCCL_LIBRARY", "/nowhere/libnccl.so", 1);
   assert_error_says(NOT_SUPPORTED, "/nowhere/libnccl.so, which WEIR_NCCL_LIBRARY names, cannot be loaded",
-                    weir_library_find("nccl", path, sizeof path, &how));
+                    weir_library_find("nccl", path, sizeof path, NULL, &how));
   assert_string_equal(path, "untouched");
   weir__libraries_forget();
   setenv("WEIR_NCCL_LIBRARY", "libm.so.6", 1);
-  assert_ok(weir_library_find("nccl", path, sizeof path, &how));
+  assert_ok(weir_library_find("nccl", path, sizeof path, NULL, &how));
   assert_non_null(strstr(path, "/libm.so.6"));
   assert_string_equal(how, "named by the environment");
 }
@@ -39,8 +39,8 @@ TEST(bad_arguments) {
   char path[16];
   const char *how;
   assert_error_says(INVALID_ARGUMENT, "expected nvrtc, cublas or nccl",
-                    weir_library_find("other", path, sizeof path, &how));
-  assert_error(INVALID_ARGUMENT, weir_library_find(NULL, path, sizeof path, &how));
+                    weir_library_find("other", path, sizeof path, NULL, &how));
+  assert_error(INVALID_ARGUMENT, weir_library_find(NULL, path, sizeof path, NULL, &how));
   assert_error(INVALID_ARGUMENT, weir_library_add_folder(NULL));
 }
 
@@ -56,15 +56,15 @@ TEST(python_packages) {
   }
   snprintf(file, sizeof file, "%s/nvidia/nccl/lib/libnccl.so.2", folder);
   assert_int_equal(symlink(WEIR_TEST_LIBRARY, file), 0);
-  if (weir_library_find("nccl", path, sizeof path, &how)) { /* else the machine has one */
+  if (weir_library_find("nccl", path, sizeof path, NULL, &how)) { /* else the machine has one */
     assert_non_null(strstr(weir_last_error(), "WEIR_NCCL_LIBRARY"));
     assert_ok(weir_library_add_folder(folder)); /* it is looked for again */
-    assert_ok(weir_library_find("nccl", path, sizeof path, &how));
+    assert_ok(weir_library_find("nccl", path, sizeof path, NULL, &how));
     assert_string_equal(path, file);
     assert_string_equal(how, "in a Python package");
     /* Now it is loaded. */
     weir__libraries_forget();
-    assert_ok(weir_library_find("nccl", path, sizeof path, &how));
+    assert_ok(weir_library_find("nccl", path, sizeof path, NULL, &how));
     assert_string_equal(how, "already loaded");
   }
   assert_int_equal(unlink(file), 0);

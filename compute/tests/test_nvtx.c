@@ -141,6 +141,23 @@ static int child_memory(void) {
   return 0;
 }
 
+static int child_forget(void) {
+  weir_allocator *allocator;
+  void *memory;
+  CHILD_CHECK(!weir_default_allocator(&allocator));
+  CHILD_CHECK(!weir_nvtx_forget_memory(allocator)); /* not reported yet */
+  CHILD_CHECK(!weir_nvtx_report_memory(allocator, NULL));
+  CHILD_CHECK(!weir_allocator_alloc(allocator, 0, 100, NULL, &memory));
+  CHILD_CHECK(!weir_nvtx_forget_memory(allocator));
+  CHILD_CHECK(!weir_nvtx_forget_memory(allocator));
+  CHILD_CHECK(!weir_allocator_free(allocator, memory));
+  CHILD_CHECK(!weir_allocator_alloc(allocator, 0, 200, NULL, &memory));
+  CHILD_CHECK(!weir_nvtx_report_memory(allocator, NULL));
+  CHILD_CHECK(!weir_allocator_free(allocator, memory));
+  CHILD_CHECK(weir_nvtx_forget_memory(NULL) == WEIR_ERROR_INVALID_ARGUMENT);
+  return 0;
+}
+
 /* A tool that does not want memory, or does not start. */
 static int child_no_memory(void) {
   weir_allocator *allocator;
@@ -171,11 +188,8 @@ static int run_child(const char *what) {
   static const struct {
     const char *name;
     int (*run)(void);
-  } all[] = {{"ranges", child_ranges},
-             {"recorded", child_recorded},
-             {"memory", child_memory},
-             {"no_memory", child_no_memory},
-             {"witness", child_witness}};
+  } all[] = {{"ranges", child_ranges}, {"recorded", child_recorded},   {"memory", child_memory},
+             {"forget", child_forget}, {"no_memory", child_no_memory}, {"witness", child_witness}};
   choose_driver_by_environment();
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!strcmp(all[i].name, what)) {
@@ -201,6 +215,10 @@ TEST_SETUP(tool_memory, NULL, NULL) {
                       "initialize 1\ndomain weir\nheap 2097152\nregion 0 1000\nregion 1024 100\nregion 1536 3000\n"
                       "unregister 1024\nregion 1024 8\nunregister 1024\nunregister 1536\nunregister 0\n"
                       "heap 31457280\nregion 0 31457280\nunregister 0\n");
+  free(text);
+  text = run_under_tool("forget", "all");
+  assert_string_equal(text, "initialize 1\ndomain weir\nheap 2097152\nregion 0 100\nno heap\nheap 2097152\n"
+                            "region 0 200\nunregister 0\n");
   free(text);
 }
 
@@ -295,11 +313,11 @@ TEST(nothing_listens) {
 static void assert_phases(const weir_snapshot *snapshot, const char *expected) {
   char text[4096] = "";
   uint64_t count, dropped;
-  assert_ok(weir_snapshot_events(snapshot, 0, &count, &dropped));
+  assert_ok(weir_snapshot_entries(snapshot, 0, &count, &dropped));
   for (uint64_t i = 0; i < count; i++) {
-    weir_snapshot_event entry;
-    weir_snapshot_event_init(&entry);
-    assert_ok(weir_snapshot_event_at(snapshot, 0, i, &entry));
+    weir_snapshot_entry entry;
+    weir_snapshot_entry_init(&entry);
+    assert_ok(weir_snapshot_entry_at(snapshot, 0, i, &entry));
     if (entry.action == WEIR_TRACE_ALLOC)
       snprintf(text + strlen(text), sizeof text - strlen(text), "%s, ", *entry.phase ? entry.phase : "-");
     if (entry.action == WEIR_TRACE_USER_DEFINED)

@@ -413,7 +413,7 @@ TEST(devices) {
     weir_tunable_op_destroy(o.op);
     assert_result(device, "Spin", "n_64", device ? "Spin_1" : "Default");
     snprintf(name, sizeof name, "%s/of_%d.csv", folder, device);
-    assert_ok(weir_tunable_get_filename(device, other, sizeof other));
+    assert_ok(weir_tunable_get_filename(device, other, sizeof other, NULL));
     assert_string_equal(other, name);
     assert_int_equal(access(name, R_OK), 0);
   }
@@ -700,10 +700,13 @@ TEST(file_names) {
   char text[64];
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     assert_ok(weir_tunable_set_filename(names[i].name, names[i].inserts));
-    assert_ok(weir_tunable_get_filename(0, text, sizeof text));
+    assert_ok(weir_tunable_get_filename(0, text, sizeof text, NULL));
     assert_string_equal(text, names[i].expected);
   }
-  assert_error(INVALID_ARGUMENT, weir_tunable_get_filename(0, text, 5));
+  size_t length;
+  assert_ok(weir_tunable_get_filename(0, text, 5, &length));
+  assert_string_equal(text, "%s%n");
+  assert_int_equal(length, strlen("%s%n0.csv"));
   char *name = malloc(6000);
   memset(name, 'x', 5999);
   name[5999] = 0;
@@ -810,7 +813,7 @@ TEST(wrong_arguments) {
   assert_error(INVALID_ARGUMENT, weir_tunable_list_validators(0, NULL, &count));
   assert_error(INVALID_DEVICE, weir_tunable_list_validators(1000, &validators, &count));
   assert_error(INVALID_ARGUMENT, weir_tunable_set_validator(NULL, "1"));
-  assert_error(INVALID_ARGUMENT, weir_tunable_get_filename(0, NULL, 10));
+  assert_error(INVALID_ARGUMENT, weir_tunable_get_filename(0, NULL, 10, NULL));
   assert_error(INVALID_ARGUMENT, weir_tunable_get_rotating_buffer_size(0, NULL));
   assert_error(INVALID_DEVICE, weir_tunable_forget(1000));
   assert_error(INVALID_DEVICE, weir_tunable_write_file(1000, NULL));

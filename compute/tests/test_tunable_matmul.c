@@ -53,7 +53,7 @@ FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = teardown)
   do {                                                                                                                 \
     char file[1024];                                                                                                   \
     const char *how;                                                                                                   \
-    if (!is_soft() && weir_library_find("cublas", file, sizeof file, &how))                                            \
+    if (!is_soft() && weir_library_find("cublas", file, sizeof file, NULL, &how))                                      \
       WAIVE_TEST("needs cuBLAS");                                                                                      \
   } while (0)
 

@@ -15,7 +15,7 @@ static void print_libraries(void) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char path[1024];
     const char *how;
-    if (weir_library_find(names[i], path, sizeof path, &how))
+    if (weir_library_find(names[i], path, sizeof path, NULL, &how))
       printf("%-8s not found\n", names[i]);
     else
       printf("%-8s %s (%s)\n", names[i], path, how);

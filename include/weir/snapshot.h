@@ -112,11 +112,11 @@ static inline const weir_snapshot_block *weir_snapshot_block_at(const weir_snaps
 }
 
 /* The number of entries of a device's history, and of older entries that were dropped for lack of room. */
-weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint64_t *count, uint64_t *dropped);
+weir_status weir_snapshot_entries(const weir_snapshot *snapshot, int device, uint64_t *count, uint64_t *dropped);
 
-typedef struct weir_snapshot_event {
-  size_t size;      /* sizeof(weir_snapshot_event), set by the caller */
-  int action;       /* a weir_trace_action, or WEIR_TRACE_SNAPSHOT, _ANNOTATE or _USER_DEFINED */
+typedef struct weir_snapshot_entry {
+  size_t size; /* sizeof(weir_snapshot_entry), set by the caller */
+  weir_trace_action action;
   uint32_t stack;   /* number of a recorded stack, or 0 */
   uint64_t address; /* for an OOM, the device's free memory */
   uint64_t bytes;   /* for alloc and free, as requested */
@@ -125,14 +125,14 @@ typedef struct weir_snapshot_event {
   weir_pool_id pool;
   const char *phase, *compile_context, *user_metadata; /* of the snapshot, and gone with it; "" for none, but "N/A" of
                                                           compile_context */
-} weir_snapshot_event;
+} weir_snapshot_entry;
 
-/* Sets `size` and makes the rest zero, for weir_snapshot_event_at. */
-static inline void weir_snapshot_event_init(weir_snapshot_event *event) { WEIR__INIT(event); }
+/* Sets `size` and makes the rest zero, for weir_snapshot_entry_at. */
+static inline void weir_snapshot_entry_init(weir_snapshot_entry *entry) { WEIR__INIT(entry); }
 
 /* One entry of a device by index, the oldest first. */
-weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, uint64_t index,
-                                   weir_snapshot_event *event);
+weir_status weir_snapshot_entry_at(const weir_snapshot *snapshot, int device, uint64_t index,
+                                   weir_snapshot_entry *entry);
 
 /* The annotations of the program, in order of time. */
 typedef struct weir_snapshot_annotation {

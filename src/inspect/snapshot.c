@@ -553,7 +553,7 @@ weir_status weir_snapshot_segments(const weir_snapshot *snapshot, const weir_sna
   return WEIR_OK;
 }
 
-weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint64_t *count, uint64_t *dropped) {
+weir_status weir_snapshot_entries(const weir_snapshot *snapshot, int device, uint64_t *count, uint64_t *dropped) {
   WEIR__CHECK_ARGUMENT(snapshot);
   WEIR__CHECK_ARGUMENT(count);
   WEIR__CHECK_ARGUMENT(dropped);
@@ -567,19 +567,19 @@ weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint
 
 static const char *text_of(const weir_snapshot *snapshot, uint32_t number) { return snapshot->texts.at[number]; }
 
-weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, uint64_t index,
-                                   weir_snapshot_event *event) {
-  if (!snapshot || !event || event->size < sizeof event->size)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL, or the event's size is not set", __func__);
+weir_status weir_snapshot_entry_at(const weir_snapshot *snapshot, int device, uint64_t index,
+                                   weir_snapshot_entry *entry) {
+  if (!snapshot || !entry || entry->size < sizeof entry->size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL, or the entry's size is not set", __func__);
   if (device < 0 || device >= snapshot->device_count)
     return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d is out of range: the snapshot has %d", __func__, device,
                       snapshot->device_count);
   if (index >= snapshot->devices[device].event_count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: event %llu is out of range: the device has %zu", __func__,
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: entry %llu is out of range: the device has %zu", __func__,
                       (unsigned long long)index, snapshot->devices[device].event_count);
   const weir__entry *from = &snapshot->devices[device].events[index];
   const weir__taken_context *context = &snapshot->contexts[from->context];
-  weir_snapshot_event made = {.size = event->size,
+  weir_snapshot_entry made = {.size = entry->size,
                               .action = from->action,
                               .stack = from->stack,
                               .address = from->address,
@@ -590,7 +590,7 @@ weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, ui
                               .phase = text_of(snapshot, context->phase),
                               .compile_context = text_of(snapshot, context->compile_context),
                               .user_metadata = text_of(snapshot, context->user_metadata)};
-  weir__copy_sized(event, event->size, &made, sizeof made);
+  weir__copy_sized(entry, entry->size, &made, sizeof made);
   return WEIR_OK;
 }
 

@@ -110,7 +110,7 @@ TEST(history) {
   assert_int_equal(count, 1);
   assert_int_equal(segments[0].address, (uint64_t)b);
   assert_int_not_equal(segments[0].blocks[0].stack, 0);
-  assert_ok(weir_snapshot_events(snapshot, 0, &events, &dropped));
+  assert_ok(weir_snapshot_entries(snapshot, 0, &events, &dropped));
   assert_int_equal(events, 7);
   weir_snapshot_destroy(snapshot);
   put(b);

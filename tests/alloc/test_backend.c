@@ -184,10 +184,10 @@ TEST(trackers_and_history) {
   assert_int_equal(segments[0].block_count, 1);
   assert_int_equal(segments[0].blocks[0].state, WEIR_BLOCK_ACTIVE_ALLOCATED);
   assert_int_equal(segments[0].blocks[0].stack, info.stack);
-  assert_ok(weir_snapshot_events(snapshot, 0, &events, &dropped));
+  assert_ok(weir_snapshot_entries(snapshot, 0, &events, &dropped));
   assert_int_equal(events, 12);
-  weir_snapshot_event event = {.size = sizeof event};
-  assert_ok(weir_snapshot_event_at(snapshot, 0, 11, &event));
+  weir_snapshot_entry event = {.size = sizeof event};
+  assert_ok(weir_snapshot_entry_at(snapshot, 0, 11, &event));
   assert_int_equal(event.action, WEIR_TRACE_ALLOC);
   assert_int_equal(event.address, (uint64_t)b);
   assert_int_equal(event.bytes, 800);

@@ -80,7 +80,7 @@ TEST(init_functions) {
   INIT(weir_ipc_handle);
   INIT(weir_ipc_send_options);
   INIT(weir_snapshot_options);
-  INIT(weir_snapshot_event);
+  INIT(weir_snapshot_entry);
   INIT(weir_snapshot_annotation);
   INIT(weir_soft_options);
   INIT(weir_soft_census);
@@ -106,7 +106,7 @@ TEST(init_functions) {
   weir_snapshot_segment_init(NULL);
   weir_snapshot_block_init(NULL);
   weir_expandable_segment_init(NULL);
-  weir_snapshot_event_init(NULL);
+  weir_snapshot_entry_init(NULL);
   weir_snapshot_annotation_init(NULL);
   weir_allocator_stats stats;
   weir_allocator_stats_init(&stats);
@@ -661,7 +661,7 @@ TEST(snapshots) {
   const weir_snapshot_segment *segments = (const weir_snapshot_segment *)state;
   size_t count = 77;
   uint64_t events = 77, dropped = 77;
-  weir_snapshot_event event;
+  weir_snapshot_entry event;
   weir_snapshot_annotation annotation;
   const char *key = "key", *value = "value";
   SPOIL(event);
@@ -674,20 +674,20 @@ TEST(snapshots) {
   assert_null(weir_snapshot_segment_at(NULL, 0));
   assert_null(weir_snapshot_block_at(NULL, 0));
   assert_null(weir_snapshot_block_at(&empty, 0));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_events(NULL, 0, &events, &dropped));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_events(snapshot, 0, NULL, &dropped));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_events(snapshot, 0, &events, NULL));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_event_at(NULL, 0, 0, &event));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, 0, NULL));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, 2, &event));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, UINT64_MAX, &event));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_entries(NULL, 0, &events, &dropped));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_entries(snapshot, 0, NULL, &dropped));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_entries(snapshot, 0, &events, NULL));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_entry_at(NULL, 0, 0, &event));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_entry_at(snapshot, 0, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_entry_at(snapshot, 0, 2, &event));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_entry_at(snapshot, 0, UINT64_MAX, &event));
   FOR_EACH_BAD_DEVICE(device) {
-    assert_error(INVALID_DEVICE, weir_snapshot_events(snapshot, device, &events, &dropped));
-    assert_error(INVALID_DEVICE, weir_snapshot_event_at(snapshot, device, 0, &event));
+    assert_error(INVALID_DEVICE, weir_snapshot_entries(snapshot, device, &events, &dropped));
+    assert_error(INVALID_DEVICE, weir_snapshot_entry_at(snapshot, device, 0, &event));
   }
   assert_true(is_untouched(&event, sizeof event));
   event.size = 0;
-  assert_error_says(INVALID_ARGUMENT, "size", weir_snapshot_event_at(snapshot, 0, 0, &event));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_snapshot_entry_at(snapshot, 0, 0, &event));
   assert_error(INVALID_ARGUMENT, weir_snapshot_annotations(NULL, &count));
   assert_error(INVALID_ARGUMENT, weir_snapshot_annotations(snapshot, NULL));
   assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_at(NULL, 0, &annotation));

@@ -100,10 +100,10 @@ TEST(contexts_of_a_runtime) {
   weir_snapshot *snapshot = NULL;
   uint64_t count = 0, dropped = 0;
   assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
-  assert_ok(weir_snapshot_events(snapshot, 0, &count, &dropped));
+  assert_ok(weir_snapshot_entries(snapshot, 0, &count, &dropped));
   assert_int_equal(count, 7); /* a segment, three allocations, a free, a mark */
-  weir_snapshot_event event = {.size = sizeof event};
-  assert_ok(weir_snapshot_event_at(snapshot, 0, 3, &event));
+  weir_snapshot_entry event = {.size = sizeof event};
+  assert_ok(weir_snapshot_entry_at(snapshot, 0, 3, &event));
   assert_int_equal(event.action, WEIR_TRACE_ALLOC);
   assert_int_equal(event.address, (uint64_t)b);
   assert_int_equal(event.stack, of_b.stack);
@@ -111,18 +111,18 @@ TEST(contexts_of_a_runtime) {
   assert_string_equal(event.user_metadata, "");
   int64_t time = event.time_us;
   assert_true(time > 1000000000ll * 1000000);
-  assert_ok(weir_snapshot_event_at(snapshot, 0, 4, &event));
+  assert_ok(weir_snapshot_entry_at(snapshot, 0, 4, &event));
   assert_int_equal(event.action, WEIR_TRACE_FREE_REQUESTED);
   assert_int_equal(event.stack, of_a.stack);
   assert_true(event.time_us >= time);
-  assert_ok(weir_snapshot_event_at(snapshot, 0, 6, &event));
+  assert_ok(weir_snapshot_entry_at(snapshot, 0, 6, &event));
   assert_int_equal(event.action, WEIR_TRACE_ANNOTATE);
   assert_int_equal(event.address, (uint64_t)b);
   assert_int_equal(event.bytes, 1000);
   assert_string_equal(event.user_metadata, "weights");
-  assert_error(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, 7, &event));
-  assert_error(INVALID_DEVICE, weir_snapshot_event_at(snapshot, 1, 0, &event));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_entry_at(snapshot, 0, 7, &event));
+  assert_error(INVALID_DEVICE, weir_snapshot_entry_at(snapshot, 1, 0, &event));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_entry_at(snapshot, 0, 0, NULL));
 
   weir_snapshot_annotation annotation = {.size = sizeof annotation};
   const char *key = NULL, *value = NULL;

@@ -43,7 +43,7 @@ static void check_snapshot(weir_allocator *on, int device, int count) {
   assert_int_equal(found[0].device, device);
   for (int i = 0; i < count; i++) {
     uint64_t events, dropped;
-    assert_ok(weir_snapshot_events(snapshot, i, &events, &dropped));
+    assert_ok(weir_snapshot_entries(snapshot, i, &events, &dropped));
     assert_int_equal(events > 0, i == device);
   }
   weir_snapshot_destroy(snapshot);

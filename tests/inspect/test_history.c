@@ -171,11 +171,11 @@ TEST_SETUP(snapshots_of_a_full_ring, NULL, alloc_teardown) {
     for (int round = 0; round < 3; round++) {
       weir_snapshot *snapshot;
       uint64_t count, missing;
-      weir_snapshot_event last = {.size = sizeof last};
+      weir_snapshot_entry last = {.size = sizeof last};
       assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
-      assert_ok(weir_snapshot_events(snapshot, 0, &count, &missing));
+      assert_ok(weir_snapshot_entries(snapshot, 0, &count, &missing));
       assert_int_equal(count, limits[l]);
-      assert_ok(weir_snapshot_event_at(snapshot, 0, count - 1, &last));
+      assert_ok(weir_snapshot_entry_at(snapshot, 0, count - 1, &last));
       assert_int_equal(last.action, round ? WEIR_TRACE_SNAPSHOT : WEIR_TRACE_ALLOC);
       if (!round)
         assert_int_equal(last.address, (uint64_t)p);

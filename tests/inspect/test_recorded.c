@@ -140,10 +140,10 @@ TEST(pools) {
   assert_ok(status);
   uint64_t count, dropped;
   size_t seen = 0;
-  assert_ok(weir_snapshot_events(snapshot, 0, &count, &dropped));
+  assert_ok(weir_snapshot_entries(snapshot, 0, &count, &dropped));
   for (uint64_t i = 0; i < count; i++) {
-    weir_snapshot_event event = {.size = sizeof event};
-    assert_ok(weir_snapshot_event_at(snapshot, 0, i, &event));
+    weir_snapshot_entry event = {.size = sizeof event};
+    assert_ok(weir_snapshot_entry_at(snapshot, 0, i, &event));
     if (event.action != WEIR_TRACE_ALLOC)
       continue;
     size_t k = seen++ % WEIR_COUNT_OF(ids);

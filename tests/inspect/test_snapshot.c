@@ -111,7 +111,7 @@ TEST(an_allocator_without_memory) {
   const weir_snapshot_segment *s;
   assert_int_equal(list(snapshot, &s), 0);
   uint64_t count = 1, dropped = 1;
-  assert_ok(weir_snapshot_events(snapshot, 1, &count, &dropped));
+  assert_ok(weir_snapshot_entries(snapshot, 1, &count, &dropped));
   assert_int_equal(count, 0);
   assert_int_equal(dropped, 0);
   weir_snapshot_destroy(snapshot);
@@ -396,8 +396,8 @@ TEST(bad_calls) {
   assert_ok(weir_snapshot_take(allocator, &options, &snapshot));
   assert_error(INVALID_ARGUMENT, weir_snapshot_segments(NULL, &segments_out, &count));
   assert_error(INVALID_ARGUMENT, weir_snapshot_segments(snapshot, NULL, &count));
-  assert_error(INVALID_DEVICE, weir_snapshot_events(snapshot, 1, &events, &dropped));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_events(snapshot, 0, NULL, &dropped));
+  assert_error(INVALID_DEVICE, weir_snapshot_entries(snapshot, 1, &events, &dropped));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_entries(snapshot, 0, NULL, &dropped));
   assert_error(INVALID_ARGUMENT, weir_snapshot_write(snapshot, WEIR_SNAPSHOT_JSON, NULL, stdout));
   assert_error(INVALID_ARGUMENT, weir_snapshot_write(NULL, WEIR_SNAPSHOT_JSON, weir_write_file, stdout));
   assert_error_says(INVALID_ARGUMENT, "format 5",

@@ -139,7 +139,7 @@ static PyObject *get_filename(PyObject *module, PyObject *unused) {
   weir_status status;
   if (pyweir_ensure_init() != 0)
     return NULL;
-  PYWEIR_CALL(status, weir_tunable_get_filename(-1, text, sizeof text));
+  PYWEIR_CALL(status, weir_tunable_get_filename(-1, text, sizeof text, NULL));
   return pyweir->check(status) == 0 ? PyUnicode_DecodeFSDefault(text) : NULL;
 }
 

@@ -144,11 +144,9 @@ typedef struct weir_param {
  * checked as far as they are known: WEIR_ERROR_INVALID_ARGUMENT with a text that says which is wrong. */
 weir_status weir_kernel_launch(weir_kernel *kernel, weir_launch_dims dims, weir_stream stream, const weir_param *params,
                                int param_count);
-weir_status weir_kernel_launch_raw(weir_kernel *kernel, weir_launch_dims dims, weir_cu_stream stream,
-                                   const weir_param *params, int param_count);
 
-/* The same without checks of the parameters, for callers that made sure: params[i] points to the value of parameter
- * i. */
+/* The same without checks of the parameters and the stream, for callers that made sure, and have the driver's stream:
+ * params[i] points to the value of parameter i. */
 weir_status weir_kernel_launch_unchecked(weir_kernel *kernel, weir_launch_dims dims, weir_cu_stream stream,
                                          void **params);
 
@@ -170,7 +168,7 @@ weir_status weir_library_add_folder(const char *folder);
 /* Where a library ("nvrtc", "cublas" or "nccl") was found; it is loaded if it was not. It is looked for under
  * WEIR_<NAME>_LIBRARY, among the loaded libraries, on the loader's path, in the folders that were added, and in the
  * CUDA toolkit. *how says which of these it was. WEIR_ERROR_NOT_SUPPORTED if it is not found. */
-weir_status weir_library_find(const char *name, char *path, size_t size, const char **how);
+weir_status weir_library_find(const char *name, char *path, size_t size, size_t *length, const char **how);
 
 #ifdef __cplusplus
 }

@@ -56,6 +56,10 @@ int weir_nvtx_is_listening(void);
  * (weir_allocator_set_witness). */
 weir_status weir_nvtx_report_memory(weir_allocator *allocator, int *listens);
 
+/* Ends this, before the allocator is destroyed for example: the tool forgets its segments and blocks. Does nothing if
+ * they are not reported. No other thread may use the allocator during the call. */
+weir_status weir_nvtx_forget_memory(weir_allocator *allocator);
+
 #ifdef __cplusplus
 }
 #endif

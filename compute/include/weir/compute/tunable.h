@@ -155,8 +155,8 @@ weir_status weir_tunable_forget(int device);
  * The default is WEIR_TUNABLEOP_FILENAME, or tunableop_results.csv, with the number. */
 weir_status weir_tunable_set_filename(const char *name, int insert_ordinal);
 
-/* The name for a device. WEIR_ERROR_INVALID_ARGUMENT if it does not fit. */
-weir_status weir_tunable_get_filename(int device, char *name, size_t size);
+/* The name for a device. */
+weir_status weir_tunable_get_filename(int device, char *text, size_t size, size_t *length);
 
 /* Adds the results of a file to those of a device, which take precedence; a NULL name is the device's file.
  * WEIR_ERROR_BAD_STATE, with a text that names the difference, if the validators differ; then nothing is added. Lines
