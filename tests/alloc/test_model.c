@@ -641,7 +641,7 @@ static void op_scope(void) {
   say("%s pool %d", is_open ? "end" : "begin", pool);
   if (!is_open) {
     bool filtered = soft_random(2);
-    masks[pool] = filtered ? (unsigned)soft_random(1u << STREAMS) : ~0u;
+    masks[pool] = filtered ? (unsigned)soft_random(1u << STREAMS) : MODEL_ALL_STREAMS;
     assert_ok(
         weir_pool_begin(allocator, 0, pool_ids[pool], filtered ? is_in_mask : NULL, filtered ? &masks[pool] : NULL));
     if (exact)

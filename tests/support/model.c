@@ -643,9 +643,14 @@ static model_block *refill(model *m, model_pool *pool, bool is_small, int stream
 weir_status model_alloc(model *m, uint64_t bytes, int stream, const unsigned long *done, uint64_t *address) {
   poll(m, done);
   model_pool *pool = &m->default_pool;
-  for (int i = 0; i < m->scope_count; i++)
-    if (m->scopes[i].streams >> stream & 1)
+  bool is_of_thread = false; /* the innermost scope of the thread comes before filters, the newest of which takes it */
+  for (int i = 0; i < m->scope_count; i++) {
+    bool all_streams = m->scopes[i].streams == MODEL_ALL_STREAMS;
+    if (all_streams >= is_of_thread && m->scopes[i].streams >> stream & 1) {
       pool = m->scopes[i].pool;
+      is_of_thread = all_streams;
+    }
+  }
   uint64_t size = model_round(&m->settings, bytes);
   bool is_small = size <= small_max;
   bool counted = m->settings.collect_above > 0 && m->limit != MODEL_UNLIMITED;

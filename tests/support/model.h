@@ -148,6 +148,9 @@ model_pool *model_pool_find(const model *m, weir_pool_id id);
 model_pool_stats *model_pool_stats_find(const model *m, weir_pool_id id); /* NULL if the pool never existed */
 void model_pool_create(model *m, weir_pool_id id, const weir_pool_options *options);
 weir_status model_pool_release(model *m, weir_pool_id id);
+
+/* A scope of these streams; MODEL_ALL_STREAMS is that of the thread. */
+#define MODEL_ALL_STREAMS (~0u)
 weir_status model_pool_begin(model *m, weir_pool_id id, unsigned streams);
 weir_status model_pool_end(model *m, weir_pool_id id);
 
