@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "cli.h"
+#include "inspect/json.h"
 #include "moment.h"
 #include "offline/render/output_file.h"
 #include "progress.h"

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/parallel.h"
 #include "cli.h"
 #include "json.h"
-#include "offline/analyse/parallel.h"
 #include "offline/analyse/predict.h"
 #include "offline/render/output_file.h"
 #include "offline/render/predict_json.h"

@@ -1,4 +1,4 @@
-#include "offline/analyse/parallel.h"
+#include "base/parallel.h"
 
 #include <stdlib.h>
 #include <string.h>

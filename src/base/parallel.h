@@ -1,8 +1,8 @@
 /*
  * Runs many independent jobs on all cores. The results do not depend on the distribution.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_PARALLEL_H
-#define WEIR_OFFLINE_ANALYSE_PARALLEL_H
+#ifndef WEIR_BASE_PARALLEL_H
+#define WEIR_BASE_PARALLEL_H
 
 #include <stddef.h>
 

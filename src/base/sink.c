@@ -1,4 +1,4 @@
-#include "inspect/write_sink.h"
+#include "base/sink.h"
 
 #include "base/base.h"
 

@@ -1,9 +1,9 @@
 /*
- * The emitter of pickles and JSON: values are written piece by piece, through a buffer. The first error is kept, and
+ * Where values are written piece by piece, in a format such as JSON, and through a buffer. The first error is kept, and
  * output after it is dropped.
  */
-#ifndef WEIR_INSPECT_WRITE_SINK_H
-#define WEIR_INSPECT_WRITE_SINK_H
+#ifndef WEIR_BASE_SINK_H
+#define WEIR_BASE_SINK_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,8 +36,6 @@ typedef struct weir__sink_format {
   void (*again)(weir__sink *sink, uint32_t memo);
   void (*keep)(weir__sink *sink, uint32_t *memo);
 } weir__sink_format;
-
-extern const weir__sink_format weir__pickle_format, weir__json_format;
 
 enum { WEIR__SINK_DEPTH = 16, WEIR__SINK_BUFFER = 64 * 1024 };
 

@@ -8,7 +8,9 @@
 #ifndef WEIR_INSPECT_JSON_H
 #define WEIR_INSPECT_JSON_H
 
-#include "inspect/write_sink.h"
+#include "base/sink.h"
+
+extern const weir__sink_format weir__json_format;
 
 typedef enum weir__json_kind {
   WEIR__JSON_OBJECT,

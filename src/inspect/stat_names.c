@@ -6,7 +6,7 @@
 
 #include "alloc/pools/pool.h"
 #include "base/thread.h"
-#include "inspect/write_sink.h"
+#include "inspect/json.h"
 
 #define GROUP(name, kinds)                                                                                             \
   { #name, offsetof(weir_allocator_stats, name), kinds }

@@ -2,7 +2,7 @@
  * Writes pickles of protocol 2, with operations that all versions of CPython and of PyTorch's script and viewer read.
  * The viewer appends a batch to a list as the arguments of one call, so batches must be short.
  */
-#include "inspect/write_sink.h"
+#include "inspect/write_snapshot.h"
 
 enum op {
   MARK = '(',

@@ -12,6 +12,7 @@
 #include "base/base.h"
 #include "base/outfile.h"
 #include "base/system.h"
+#include "inspect/json.h"
 #include "inspect/snapshot.h"
 #include "inspect/symbols.h"
 

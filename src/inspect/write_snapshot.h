@@ -6,8 +6,8 @@
 #ifndef WEIR_INSPECT_WRITE_SNAPSHOT_H
 #define WEIR_INSPECT_WRITE_SNAPSHOT_H
 
+#include "base/sink.h"
 #include "inspect/setting_list.h"
-#include "inspect/write_sink.h"
 #include "weir/snapshot.h"
 
 #define WEIR__VIEW_NONE UINT32_MAX
@@ -78,6 +78,8 @@ typedef struct weir__snapshot_view {
 /* Writes a frame; function and file are texts of the view. A frame with a number (not WEIR__VIEW_NONE) is written once,
  * and referred to afterwards where the format can. */
 void weir__write_frame(weir__snapshot_writer *writer, uint32_t number, uint32_t function, uint32_t file, int64_t line);
+
+extern const weir__sink_format weir__pickle_format;
 
 /* Writes a snapshot in PyTorch's schema. `caller` is the public call for error texts, or NULL. */
 weir_status weir__write_view(const char *caller, const weir__snapshot_view *view, const weir__sink_format *format,

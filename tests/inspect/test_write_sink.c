@@ -4,7 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "inspect/write_sink.h"
+#include "inspect/json.h"
+#include "inspect/write_snapshot.h"
 #include "support/check.h"
 
 static weir__sink sink;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "offline/analyse/parallel.h"
+#include "base/parallel.h"
 #include "offline/analyse/predict.h"
 #include "support/test.h"
 

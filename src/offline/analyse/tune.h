@@ -6,7 +6,7 @@
 #ifndef WEIR_OFFLINE_ANALYSE_TUNE_H
 #define WEIR_OFFLINE_ANALYSE_TUNE_H
 
-#include "offline/analyse/parallel.h"
+#include "base/parallel.h"
 #include "offline/analyse/predict.h"
 #include "offline/analyse/versions.h"
 
