@@ -2,8 +2,8 @@
  * Each driver call of an allocator with another back end fails once. Afterwards the allocator is valid, the next
  * allocation succeeds, and at the end no memory is leaked.
  */
-#include "alloc/allocator.h"
 #include "alloc/plug_fixture.h"
+#include "support/valid.h"
 
 static weir_cu_stream mine, other;
 

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "alloc/allocator.h"
 #include "support/alloc.h"
 #include "support/ledger.h"
 #include "support/no_memory.h"
+#include "support/valid.h"
 #include "weir/history.h"
 #include "weir/host.h"
 

@@ -3,8 +3,8 @@
  */
 #include <string.h>
 
-#include "alloc/allocator.h"
 #include "support/alloc.h"
+#include "support/valid.h"
 
 static weir_cu_context current(void) {
   weir_cu_context context = NULL;

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/allocator.h"
 #include "support/alloc.h"
 #include "support/length.h"
+#include "support/valid.h"
 
 typedef struct scenario {
   const char *conf;

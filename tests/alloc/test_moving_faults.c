@@ -5,6 +5,7 @@
  */
 #include "alloc/moving_data.h"
 #include "support/length.h"
+#include "support/valid.h"
 
 typedef struct scenario {
   const char *conf;

@@ -9,11 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "alloc/allocator.h"
 #include "support/alloc.h"
 #include "support/ledger.h"
 #include "support/length.h"
 #include "support/no_memory.h"
+#include "support/valid.h"
 
 #ifndef NO_MEMORY_WAIVED
 

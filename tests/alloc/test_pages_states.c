@@ -37,6 +37,7 @@ static enum planted planted;
 #define WEIR__PLANTED(fault) (planted == (fault))
 #include "alloc/memory/pages.c"
 #include "alloc/memory/retire.c"
+#include "support/valid.h"
 
 #define SLOT ((uint64_t)2 << 20)
 enum { RESERVATIONS = 2, SLOTS = 3, MAX_PAGES = 3, MAX_PENDING = 2, MAX_OPS = 96, MAX_DEPTH = 10 };

@@ -1,8 +1,8 @@
 /*
  * The walker detects damage: each test corrupts one value and restores it.
  */
-#include "alloc/allocator.h"
 #include "support/alloc.h"
+#include "support/valid.h"
 
 static weir__segment *segment_of(const void *p) { return segment_at(p); }
 

@@ -1,6 +1,6 @@
 #include "support/alloc.h"
-#include "alloc/allocator.h"
 #include "alloc/cache/arena.h"
+#include "support/valid.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -218,7 +218,4 @@ void weir__page_withdraw(weir__page *page);
 /* Releases physical memory that the driver refused to release before. */
 void weir__release_orphans(weir__pages *pages);
 
-/* The walker: checks all invariants, and logs what is wrong. */
-bool weir__pages_is_valid(const weir__pages *pages);
-
 #endif

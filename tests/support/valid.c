@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "alloc/allocator.h"
 #include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
 #include "alloc/cache/growth.h"
@@ -14,6 +13,7 @@
 #include "base/array.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "support/valid.h"
 
 /* Totals over the blocks of a heap. */
 typedef struct tally {

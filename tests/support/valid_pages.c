@@ -1,8 +1,9 @@
 /*
- * The walker of a set of pages, for tests and debug builds.
+ * The walker of a set of pages.
  */
 #include "alloc/memory/pages.h"
 #include "base/base.h"
+#include "support/valid.h"
 
 typedef struct walk {
   const weir__pages *pages;
