@@ -7,6 +7,7 @@
 
 #include "base/library.h"
 #include "base/thread.h"
+#include "record/this_thread.h"
 
 /* ---- The functions of libunwind that are used. Of its types only sizes and a few offsets matter ---- */
 
@@ -84,9 +85,6 @@ static void put(uint64_t place, rule how) {
 static _Thread_local uint64_t stack_begin __attribute__((tls_model("initial-exec")));
 static _Thread_local uint64_t stack_end __attribute__((tls_model("initial-exec")));
 
-static _Thread_local bool met_unknown
-    __attribute__((tls_model("initial-exec"))); /* the last walk ended at an unknown call site */
-
 static __attribute__((noinline)) void find_stack(void) {
   uintptr_t begin = 1, end = 1;
   weir__thread_stack(&begin, &end);
@@ -113,7 +111,7 @@ __attribute__((no_sanitize("address"))) size_t weir__unwind_walk(const void *fra
     else if (how.kind == BY_FRAME)
       next = pointer + 16;
     else {
-      met_unknown = how.kind == UNKNOWN;
+      weir__this_thread.met_unknown = how.kind == UNKNOWN;
       return how.kind == OUTERMOST ? count : 0;
     }
     if (next <= end || next > end_of_stack || next % 8)
@@ -158,9 +156,9 @@ __attribute__((noinline)) void weir__unwind_learn(size_t most) {
   /* With ever new call sites, as in code generated at run time, asking each time would cost more than it saves. */
   enum { OFTEN = 256, SELDOM = 64 };
   static _Thread_local unsigned asked;
-  if (!step || !met_unknown || (asked++ >= OFTEN && asked % SELDOM))
+  if (!step || !weir__this_thread.met_unknown || (asked++ >= OFTEN && asked % SELDOM))
     return;
-  met_unknown = false;
+  weir__this_thread.met_unknown = false;
   if (getcontext(&here) != 0 || init_local(&at, &here) < 0)
     return;
   for (size_t i = 0; i < most; i++) {
