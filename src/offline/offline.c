@@ -1,9 +1,7 @@
 /*
  * The public calls of weir/offline.h. A recording and a replayer of theirs are the internal ones.
  */
-#pragma GCC visibility push(default)
 #include "weir/offline.h"
-#pragma GCC visibility pop
 
 #include <stdio.h>
 #include <stdlib.h>
