@@ -34,7 +34,6 @@ typedef struct weir__this_thread {
   bool is_in_hook;        /* a stack hook is running */
   bool lacks_frames;      /* the stack hook found no frames for this thread the last time */
   bool is_telling;        /* a tracker is running */
-  bool met_unknown;       /* its last walk of the stack ended at an unknown call site (record/unwind.c) */
 } weir__this_thread_state;
 
 /* Hidden and initial-exec: no call is needed to find it. */

@@ -7,7 +7,6 @@
 
 #include "base/library.h"
 #include "base/thread.h"
-#include "record/this_thread.h"
 
 /* ---- The functions of libunwind that are used. Of its types only sizes and a few offsets matter ---- */
 
@@ -85,6 +84,9 @@ static void put(uint64_t place, rule how) {
 static _Thread_local uint64_t stack_begin __attribute__((tls_model("initial-exec")));
 static _Thread_local uint64_t stack_end __attribute__((tls_model("initial-exec")));
 
+static _Thread_local bool met_unknown
+    __attribute__((tls_model("initial-exec"))); /* the last walk ended at an unknown call site */
+
 static __attribute__((noinline)) void find_stack(void) {
   uintptr_t begin = 1, end = 1;
   weir__thread_stack(&begin, &end);
@@ -111,7 +113,7 @@ __attribute__((no_sanitize("address"))) size_t weir__unwind_walk(const void *fra
     else if (how.kind == BY_FRAME)
       next = pointer + 16;
     else {
-      weir__this_thread.met_unknown = how.kind == UNKNOWN;
+      met_unknown = how.kind == UNKNOWN;
       return how.kind == OUTERMOST ? count : 0;
     }
     if (next <= end || next > end_of_stack || next % 8)
@@ -156,9 +158,9 @@ __attribute__((noinline)) void weir__unwind_learn(size_t most) {
   /* With ever new call sites, as in code generated at run time, asking each time would cost more than it saves. */
   enum { OFTEN = 256, SELDOM = 64 };
   static _Thread_local unsigned asked;
-  if (!step || !weir__this_thread.met_unknown || (asked++ >= OFTEN && asked % SELDOM))
+  if (!step || !met_unknown || (asked++ >= OFTEN && asked % SELDOM))
     return;
-  weir__this_thread.met_unknown = false;
+  met_unknown = false;
   if (getcontext(&here) != 0 || init_local(&at, &here) < 0)
     return;
   for (size_t i = 0; i < most; i++) {

@@ -16,10 +16,8 @@ static _Thread_local weir__thread this_thread;
 weir__thread *weir__thread_state(void) {
   unsigned long epoch = weir__epoch;
   if (this_thread.epoch != epoch) {
-    bool first = this_thread.epoch == 0;
-    memset(&this_thread, 0, sizeof this_thread);
-    this_thread.epoch = epoch;
-    this_thread.context_is_stale = !first;
+    this_thread = (weir__thread){
+        .epoch = epoch, .context_is_stale = this_thread.epoch != 0, .is_starting = this_thread.is_starting};
   }
   return &this_thread;
 }

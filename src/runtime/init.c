@@ -32,9 +32,6 @@ static weir__mutex start_lock = WEIR__MUTEX_INIT;
 static weir_driver *chosen; /* the driver that the program chose, or NULL; guarded by start_lock */
 static bool owns_driver;    /* the runtime opened its driver, and closes it; guarded by start_lock */
 
-/* The calling thread is starting the runtime. It may use the runtime already, as deferred calls do. */
-static _Thread_local bool this_thread_starts;
-
 /* A driver that does not survive a fork was initialized. It cannot be stopped, so no later child can use one. */
 static atomic_bool fork_is_fatal;
 
@@ -57,7 +54,7 @@ static void after_fork_in_child(void) {
   weir__mutex_unlock(&lists_lock);
   /* Initialized instead of unlocked: the thread that held it does not exist in the child. */
   weir__mutex_init(&start_lock);
-  this_thread_starts = false;
+  weir__thread_state()->is_starting = false;
   if (state != STOPPED || fork_is_fatal)
     state = FORKED;
 }
@@ -78,7 +75,7 @@ int weir_is_initialized(void) { return state == STARTED; }
 int weir_is_in_bad_fork(void) { return state == FORKED; }
 
 bool weir__is_running(void) {
-  return atomic_load_explicit(&state, memory_order_acquire) == STARTED || this_thread_starts;
+  return atomic_load_explicit(&state, memory_order_acquire) == STARTED || weir__thread_state()->is_starting;
 }
 
 weir_status weir__check_fork(const char *caller) {
@@ -260,11 +257,11 @@ static weir_status start(const char *caller) {
   weir__rt.device_count = count;
   weir__last_device_count = count;
 
-  this_thread_starts = true;
+  weir__thread_state()->is_starting = true;
   status = run_queue(caller);
   if (status)
     tear_down(false);
-  this_thread_starts = false;
+  weir__thread_state()->is_starting = false;
   return status;
 
 close_driver:
@@ -309,7 +306,7 @@ weir_status weir_shutdown(void) {
   weir_status status = weir__check_fork(__func__);
   if (status)
     return status;
-  if (this_thread_starts)
+  if (weir__thread_state()->is_starting)
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: called by a deferred call while the runtime starts", __func__);
   weir__mutex_lock(&start_lock);
   if (state == STARTED)
@@ -347,7 +344,7 @@ weir_status weir_use_driver(weir_driver *driver) {
                         driver->name, missing);
   }
 
-  bool too_late = this_thread_starts;
+  bool too_late = weir__thread_state()->is_starting;
   if (!too_late) {
     weir__mutex_lock(&start_lock);
     too_late = state != STOPPED;

@@ -85,9 +85,10 @@ weir_status weir__object_check(const char *caller, const weir__object *object, c
 /* ---- Threads and devices (device.c) ---- */
 
 typedef struct weir__thread {
-  unsigned long epoch;               /* epoch that the other members belong to */
-  int device;                        /* the current device */
-  bool context_is_stale;             /* the current context may belong to an earlier runtime */
+  unsigned long epoch;   /* epoch that the other members belong to */
+  int device;            /* the current device */
+  bool context_is_stale; /* the current context may belong to an earlier runtime */
+  bool is_starting;      /* it starts the runtime, and may use it already, as deferred calls do. Of any epoch */
   int64_t streams[WEIR_MAX_DEVICES]; /* ids of the current streams */
 } weir__thread;
 
