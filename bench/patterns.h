@@ -6,8 +6,7 @@
  * contestant with its two calls inlined, so that none pays for a call through a pointer. No contestant touches the
  * memory.
  */
-#ifndef WEIR_BENCH_PATTERNS_H
-#define WEIR_BENCH_PATTERNS_H
+#pragma once
 
 #include <pthread.h>
 #include <sched.h>
@@ -324,5 +323,3 @@ static inline long bench_choose_pairs(const bench_player *player, bench_work *wo
   }                                                                                                                    \
   static void name##_end(bench_work *work) { bench_do_end(give, work); }                                               \
   static const bench_player name = {name##_begin, name##_round, name##_end}
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Weir's calls as a contestant of patterns.h: BENCH_PLAYER(player, take_from_weir, give_to_weir).
  */
-#ifndef WEIR_BENCH_WEIR_CALLS_H
-#define WEIR_BENCH_WEIR_CALLS_H
+#pragma once
 
 #include "weir/alloc.h"
 #include "weir/host.h"
@@ -23,5 +22,3 @@ static inline void *take_pinned(void *context, size_t bytes, void *stream) {
 }
 
 static inline void give_pinned(void *context, void *pointer) { weir_host_free(context, pointer); }
-
-#endif

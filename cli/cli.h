@@ -1,8 +1,7 @@
 /*
  * The program weir: one file per command, one list in main.c.
  */
-#ifndef WEIR_CLI_H
-#define WEIR_CLI_H
+#pragma once
 
 #include "format.h" /* all commands print */
 #include "options.h"
@@ -32,5 +31,3 @@ extern const weir_cli_command weir_cmd_summary;
 extern const weir_cli_command weir_cmd_tune;
 extern const weir_cli_command weir_cmd_view;
 extern const weir_cli_command weir_cmd_whatif;
-
-#endif

@@ -1,12 +1,9 @@
 /*
  * The report of `weir explain`, for other commands.
  */
-#ifndef WEIR_CLI_EXPLAIN_H
-#define WEIR_CLI_EXPLAIN_H
+#pragma once
 
 #include "offline/analyse/explain.h"
 
 /* What the command prints, not folded, to be freed. `name` is the file. NULL if out of host memory. */
 char *weir_cli_explain_text(const char *name, const weir__recording *recording, const weir__explanation *explanation);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * weir explain --message: the report from the text of an error.
  */
-#ifndef WEIR_CLI_EXPLAIN_MESSAGE_H
-#define WEIR_CLI_EXPLAIN_MESSAGE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -11,5 +10,3 @@ int weir_cli_explain_message(const char *name, int device, bool json);
 
 /* Whether a file that is no recording has such messages. */
 bool weir_cli_has_message(const char *name);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * How the program prints for people: lines that fit the terminal, escaped text, and commands for the shell.
  */
-#ifndef WEIR_CLI_FORMAT_H
-#define WEIR_CLI_FORMAT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -58,5 +57,3 @@ void weir_cli_print_quoted(FILE *out, const char *word);
 /* Writes a command line for pasting, "weir explain --device 1 'my file.pickle'", and ends the line. `options` may be
  * "". */
 void weir_cli_print_command(const char *command, const char *options, const char *file);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Help, manual pages and shell completion, made from the tables of options.h and of the environment.
  */
-#ifndef WEIR_CLI_HELP_H
-#define WEIR_CLI_HELP_H
+#pragma once
 
 #include <stdio.h>
 
@@ -50,5 +49,3 @@ extern const weir_cli_variable weir_cli_environment[];
 enum { WEIR_CLI_NAMES_SIZE = 256 };
 const char *weir_cli_variable_names(const weir_cli_variable *variable, char *text, size_t size);
 extern const char weir_cli_environment_text[];
-
-#endif

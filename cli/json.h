@@ -5,8 +5,7 @@
  *   WEIR_CLI_JSON(JSON_TEXT("file", name), JSON_OBJECT("peak"), JSON_NATURAL("bytes", bytes), JSON_CLOSE);
  *   weir_cli_json_end();
  */
-#ifndef WEIR_CLI_JSON_H
-#define WEIR_CLI_JSON_H
+#pragma once
 
 #include "inspect/json.h"
 #include "options.h"
@@ -44,5 +43,3 @@ FILE *weir_cli_json_file(void);
  * their own where they are nested at most `line_depth` deep; 0 writes one line. */
 void weir_cli_json_begin(int line_depth);
 void weir_cli_json_end(void);
-
-#endif

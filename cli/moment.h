@@ -1,8 +1,7 @@
 /*
  * The option --at: a moment of a recording.
  */
-#ifndef WEIR_CLI_MOMENT_H
-#define WEIR_CLI_MOMENT_H
+#pragma once
 
 #include <stddef.h>
 
@@ -15,5 +14,3 @@ extern const weir_cli_choice weir_cli_moments[];
 
 /* Returns an exit code. */
 int weir_cli_read_moment(const char *text, weir_offline_moment *moment, size_t *event);
-
-#endif

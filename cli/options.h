@@ -2,8 +2,7 @@
  * The command line: every command states its options and arguments in a table, which parses them, reports errors and
  * makes the help, the manual pages and the shell completion.
  */
-#ifndef WEIR_CLI_OPTIONS_H
-#define WEIR_CLI_OPTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -98,5 +97,3 @@ int weir_cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2))
 
 /* Reports why the running command failed. Returns WEIR_EXIT_FAILED. */
 int weir_cli_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What replay, whatif and tune share: options, a checked history, and how a prediction is printed.
  */
-#ifndef WEIR_CLI_PREDICTION_H
-#define WEIR_CLI_PREDICTION_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -69,5 +68,3 @@ void weir_cli_print_failure(const weir__prediction *prediction);
 /* For a recording that began late: "395 blocks (9.87 GiB) in 156 segments (10.33 GiB) existed before it", without a
  * newline. */
 void weir_cli_print_start(const weir__replayer *history);
-
-#endif

@@ -2,8 +2,7 @@
  * Progress of operations that take longer than a second: one line on standard error, if that is a terminal, which is
  * erased at the end.
  */
-#ifndef WEIR_CLI_PROGRESS_H
-#define WEIR_CLI_PROGRESS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -17,5 +16,3 @@ weir_cli_progress *weir_cli_progress_begin(const char *what);
 void weir_cli_progress_step(void *progress, size_t done, size_t count);
 
 void weir_cli_progress_end(weir_cli_progress *progress);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What reports for people have in common.
  */
-#ifndef WEIR_CLI_REPORT_H
-#define WEIR_CLI_REPORT_H
+#pragma once
 
 #include "offline/analyse/summary.h"
 
@@ -21,5 +20,3 @@ void weir_cli_print_holders(const char *indent, const weir__recording *recording
 
 /* A line about memory that the program created itself, if there is any. */
 void weir_cli_print_outside(const char *label, const weir__recording_device *device);
-
-#endif

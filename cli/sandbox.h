@@ -9,8 +9,7 @@
  * one. Either is left out where the kernel does not have it or a container forbids it; and nothing
  * is given up with WEIR_SANDBOX=off.
  */
-#ifndef WEIR_CLI_SANDBOX_H
-#define WEIR_CLI_SANDBOX_H
+#pragma once
 
 #include "options.h"
 
@@ -32,5 +31,3 @@ int weir_cli_sandbox_enter(const weir_cli_access *access);
 
 /* The same for a command whose options have been read, if it reads recordings or settings. */
 void weir_cli_sandbox_command(const weir_cli_command *command, int count, char **arguments);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The result file of weir tune: the best settings, with validators that say for what they were found.
  */
-#ifndef WEIR_CLI_TUNED_H
-#define WEIR_CLI_TUNED_H
+#pragma once
 
 #include "offline/render/predict_json.h"
 
@@ -34,5 +33,3 @@ int weir_cli_tuned_save(const char *path, const weir_cli_tuned_for *purpose, con
 
 /* Refuses a file whose validators differ from those of the purpose and of this machine. */
 int weir_cli_tuned_load(const char *path, const weir_cli_tuned_for *purpose, weir_cli_tuned *tuned);
-
-#endif

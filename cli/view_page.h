@@ -2,8 +2,7 @@
  * The page of `weir view`: HTML with the data inside, or, for a server, with the address of the data. What the page is
  * made of is built from viewer/ and compiled into the program.
  */
-#ifndef WEIR_CLI_VIEW_PAGE_H
-#define WEIR_CLI_VIEW_PAGE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -28,5 +27,3 @@ weir_status weir_cli_page_write(const weir_cli_page *page, const weir__view_data
 /* Writes the page without data: it fetches them from `address`, relative to its own. */
 weir_status weir_cli_page_write_remote(const weir_cli_page *page, const char *address, const weir__view_data *recording,
                                        FILE *file);
-
-#endif

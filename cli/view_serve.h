@@ -3,8 +3,7 @@
  * a random word, so that other users of the machine cannot read them, and refuses requests for other host names, so
  * that a web site cannot read them either (DNS rebinding).
  */
-#ifndef WEIR_CLI_VIEW_SERVE_H
-#define WEIR_CLI_VIEW_SERVE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -19,5 +18,3 @@ typedef struct weir_cli_served {
 
 /* Serves until SIGINT or SIGTERM. `port` is 0 for any of a few that is free. `ready` is called with the address. */
 weir_status weir_cli_serve(const weir_cli_served *files, size_t count, int port, void (*ready)(const char *address));
-
-#endif

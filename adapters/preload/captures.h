@@ -1,8 +1,7 @@
 /*
  * Captures in progress: the allocator of a device has to know of each, and no free may wait for the device meanwhile.
  */
-#ifndef WEIR_PRELOAD_CAPTURES_H
-#define WEIR_PRELOAD_CAPTURES_H
+#pragma once
 
 #include "weir/driver.h"
 
@@ -11,5 +10,3 @@ void preload_captures_prepare(void);
 
 /* The stream is destroyed, or about to be, and its capture with it. */
 void preload_captures_forget(const void *origin);
-
-#endif

@@ -5,8 +5,7 @@
  * that a handle is released here first, since another thread may get the same one for other memory. Memory that was
  * imported from another process is not known here, so it does not count.
  */
-#ifndef WEIR_PRELOAD_CREATED_H
-#define WEIR_PRELOAD_CREATED_H
+#pragma once
 
 #include <stdint.h>
 
@@ -28,5 +27,3 @@ void preload_created_repeat(int device);
 
 /* Locks may be held by a thread that is not in the child. */
 void preload_created_after_fork(void);
-
-#endif

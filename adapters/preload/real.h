@@ -1,8 +1,7 @@
 /*
  * Access to the real driver: which of its functions are replaced, and where the real ones are.
  */
-#ifndef WEIR_PRELOAD_REAL_H
-#define WEIR_PRELOAD_REAL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,5 +42,3 @@ weir_cu_result preload_absent(void);
 
 /* While this is set, the thread finds the driver's own functions. Set while Weir looks them up. */
 extern _Thread_local bool preload_finds_real;
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The devices that are served, each with an allocator of its own, and the driver below them.
  */
-#ifndef WEIR_PRELOAD_SERVED_H
-#define WEIR_PRELOAD_SERVED_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -81,5 +80,3 @@ void preload_restore(int mode);
 void preload_say(weir_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 static inline uint64_t preload_least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
-#endif

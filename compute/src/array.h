@@ -1,8 +1,7 @@
 /*
  * What the files of typed arrays share.
  */
-#ifndef WEIR_COMPUTE_ARRAY_H
-#define WEIR_COMPUTE_ARRAY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -99,5 +98,3 @@ static inline weir_status weir__give_up(weir_array *out, bool is_new, weir_statu
     weir_array_release(out);
   return status;
 }
-
-#endif

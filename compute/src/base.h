@@ -2,8 +2,7 @@
  * What every file uses: errors with a text, log messages, growing arrays and small helpers. They are defined here,
  * since libweir keeps its own to itself, and both may be linked into one program.
  */
-#ifndef WEIR_COMPUTE_BASE_H
-#define WEIR_COMPUTE_BASE_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -139,5 +138,3 @@ static inline void weir__sleep_ns(uint64_t ns) {
 }
 
 static inline uint64_t weir__round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
-
-#endif

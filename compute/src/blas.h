@@ -1,8 +1,7 @@
 /*
  * Matrix products by cuBLAS.
  */
-#ifndef WEIR_COMPUTE_BLAS_H
-#define WEIR_COMPUTE_BLAS_H
+#pragma once
 
 #include "src/compute.h"
 #include "weir/compute/blas.h"
@@ -58,5 +57,3 @@ weir_status weir__alert_not_deterministic(const char *caller, const char *operat
 
 /* Called at the shutdown of the runtime, while the driver still works. */
 void weir__blas_end(void);
-
-#endif

@@ -12,8 +12,7 @@
  * Shared memory is WEIR_DYNAMIC_SHARED: a static __shared__ array is thread-local on the software device, and the
  * static thread-local memory of a library that a running program loads is small.
  */
-#ifndef WEIR_COMPUTE_BUILTIN_H
-#define WEIR_COMPUTE_BUILTIN_H
+#pragma once
 
 #include "src/compute.h"
 #include "weir/soft.h"
@@ -43,5 +42,3 @@ weir_status weir__builtin_run(const char *caller, weir__builtin *builtin, weir_l
 /* The function on a device that was entered (weir__compute_enter): for occupancy and attributes. */
 weir_status weir__builtin_function(const char *caller, weir__builtin *builtin, const weir__on_device *on,
                                    weir_cu_function *function);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Compilation at run time: NVRTC for GPUs, the system's C++ compiler for the software device, and the cache in front.
  */
-#ifndef WEIR_COMPUTE_COMPILE_H
-#define WEIR_COMPUTE_COMPILE_H
+#pragma once
 
 #include "src/compute.h"
 #include "src/kernel_cache.h"
@@ -75,5 +74,3 @@ void *weir__soft_open(const char *caller, const weir__binary *code);
 /* The source for the host's compiler: dynamic shared arrays are replaced, and the kernels are listed at the end. Lines
  * keep their numbers. */
 void weir__soft_source(const char *source, const weir_compile_options *options, weir__bytes *text);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What the files of libweir_compute share. The library uses libweir through its public headers only.
  */
-#ifndef WEIR_COMPUTE_COMPUTE_H
-#define WEIR_COMPUTE_COMPUTE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -58,5 +57,3 @@ void weir__compute_unload(int device, weir_cu_module module);
 void weir__builtins_end(void);
 void weir__modules_end(void);
 void weir__nccl_end(void);
-
-#endif

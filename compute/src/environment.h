@@ -1,8 +1,7 @@
 /*
  * Environment variables. environment_table.h lists them all; no other file of libweir_compute calls getenv.
  */
-#ifndef WEIR_COMPUTE_ENVIRONMENT_H
-#define WEIR_COMPUTE_ENVIRONMENT_H
+#pragma once
 
 #include <limits.h>
 #include <stdbool.h>
@@ -34,5 +33,3 @@ bool weir__compute_env_bytes(weir__variable variable, uint64_t *value);
 /* "NAME=VALUE: expected ...", for an error, and a warning that says what is done instead. */
 const char *weir__compute_env_expected(weir__variable variable, char text[WEIR__TEXT_SIZE]);
 void weir__compute_env_ignore(weir__variable variable, const char *instead);
-
-#endif

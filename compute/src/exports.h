@@ -2,8 +2,7 @@
  * Included ahead of every source file of libweir_compute by the build: what its public headers declare is visible
  * outside of the library, everything else is compiled as hidden.
  */
-#ifndef WEIR_COMPUTE_EXPORTS_H
-#define WEIR_COMPUTE_EXPORTS_H
+#pragma once
 
 #include "weir/weir.h"
 
@@ -21,5 +20,3 @@
 #include "weir/compute/random.h"
 #include "weir/compute/tunable.h"
 #pragma GCC visibility pop
-
-#endif

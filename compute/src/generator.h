@@ -1,8 +1,7 @@
 /*
  * What fills need to know of a generator.
  */
-#ifndef WEIR_COMPUTE_GENERATOR_H
-#define WEIR_COMPUTE_GENERATOR_H
+#pragma once
 
 #include "weir/compute/random.h"
 
@@ -17,5 +16,3 @@ weir_status weir__generator_geometry(const char *caller, const weir_generator *g
 
 /* Replaces NULL by the default generator of the stream's device, and checks that the generator is of that device. */
 weir_status weir__generator_resolve(const char *caller, weir_stream stream, weir_generator **generator);
-
-#endif

@@ -5,8 +5,7 @@
  * `size` is that of an entry, the same in every call on one map. The address of an entry is valid until another one is
  * added or removed. Not thread-safe: its owner guards it.
  */
-#ifndef WEIR_COMPUTE_HASH_MAP_H
-#define WEIR_COMPUTE_HASH_MAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -102,5 +101,3 @@ static inline void weir__hash_map_clear(weir__hash_map *map) {
   free(map->slots);
   *map = (weir__hash_map){0};
 }
-
-#endif

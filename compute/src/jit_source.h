@@ -1,10 +1,7 @@
 /*
  * The source of elementwise functions (weir/compute/jiterator.h).
  */
-#ifndef WEIR_COMPUTE_JIT_SOURCE_H
-#define WEIR_COMPUTE_JIT_SOURCE_H
+#pragma once
 
 /* The name in "template <typename T> T name(...) {...}", in memory of malloc; NULL if the code is something else. */
 char *weir__jit_parse_name(const char *code);
-
-#endif

@@ -6,8 +6,7 @@
  * folder exceeds WEIR_CACHE_SIZE, 1 GiB by default, the files that were not used for longest are removed. A cache that
  * cannot be read or written costs time only.
  */
-#ifndef WEIR_COMPUTE_KERNEL_CACHE_H
-#define WEIR_COMPUTE_KERNEL_CACHE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ void weir__cache_write(const weir__bytes *key, const void *data, size_t count);
 
 /* Writes the folder of the cache; false if there is none. */
 bool weir__cache_folder(char *path, size_t size);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * NVIDIA's libraries that are loaded at run time: where they are looked for, and which were found.
  */
-#ifndef WEIR_COMPUTE_LIBRARIES_H
-#define WEIR_COMPUTE_LIBRARIES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -12,5 +11,3 @@ void *weir__library_load(const char *name, char *reason, size_t size);
 
 /* Forgets what was found, so that tests can look again. */
 void weir__libraries_forget(void);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Device memory for the compute library.
  */
-#ifndef WEIR_COMPUTE_MEMORY_H
-#define WEIR_COMPUTE_MEMORY_H
+#pragma once
 
 #include "weir/alloc.h"
 #include "weir/stream.h"
@@ -23,5 +22,3 @@ weir_status weir__compute_record_stream(const weir__device_memory *memory, weir_
 
 /* Frees it, if there is any. A forked child frees nothing: the memory belongs to its parent. */
 void weir__compute_free(weir__device_memory *memory);
-
-#endif

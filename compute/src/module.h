@@ -1,5 +1,4 @@
-#ifndef WEIR_COMPUTE_MODULE_H
-#define WEIR_COMPUTE_MODULE_H
+#pragma once
 
 #include "src/compute.h"
 
@@ -29,5 +28,3 @@ struct weir_module {
 
 /* Fails if the runtime of the module was shut down. */
 weir_status weir__module_check(const char *caller, const weir_module *module);
-
-#endif

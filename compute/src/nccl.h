@@ -2,8 +2,7 @@
  * What the files of the collectives share. nccl.c has the public calls and groups, which a backend carries out:
  * nccl_library.c with libnccl, nccl_soft.c with kernels of the software device that use nccl_ranks.c.
  */
-#ifndef WEIR_COMPUTE_NCCL_H
-#define WEIR_COMPUTE_NCCL_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -179,5 +178,3 @@ void weir__nccl_ranks_end(void);
 
 /* Called at the shutdown of the runtime, after the communicators have ended. */
 void weir__nccl_soft_end(void);
-
-#endif

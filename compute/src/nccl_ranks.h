@@ -9,8 +9,7 @@
  * all ranks are as large. Each rank has a bell, a word that others change when it may have something to do, and on
  * which it sleeps. It wakes up from time to time to look for ranks that have died.
  */
-#ifndef WEIR_COMPUTE_NCCL_RANKS_H
-#define WEIR_COMPUTE_NCCL_RANKS_H
+#pragma once
 
 #include "src/nccl.h"
 
@@ -98,5 +97,3 @@ typedef struct weir__nccl_wait {
 
 /* Waits. On failure the error of the communicator is set, and that of the other ranks too. */
 weir_status weir__nccl_await(const weir__nccl_wait *wait);
-
-#endif

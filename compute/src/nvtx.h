@@ -6,8 +6,7 @@
  * slots that those tables point to. Extensions work alike: InitializeInjectionNvtxExtension gets the slots directly.
  * Names, numbers and layouts are those of the headers nvtx3/nvToolsExt.h and nvtx3/nvToolsExtMem.h.
  */
-#ifndef WEIR_COMPUTE_NVTX_H
-#define WEIR_COMPUTE_NVTX_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -124,5 +123,3 @@ weir__nvtx_function weir__nvtx_find(int module, unsigned slot);
 
 /* Lets the tool fill the slots of an extension. false if it does not know it. */
 bool weir__nvtx_extend(weir__nvtx_extension *extension);
-
-#endif

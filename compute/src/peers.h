@@ -2,8 +2,7 @@
  * What processes that work together share: files that live in memory, words to wait on, and whether the others are
  * alive.
  */
-#ifndef WEIR_COMPUTE_PEERS_H
-#define WEIR_COMPUTE_PEERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ bool weir__peer_has_ended(int descriptor);
 
 /* When a process started, in clock ticks since boot; false if it does not exist or is hidden. */
 bool weir__peer_start_time(int process, uint64_t *ticks);
-
-#endif

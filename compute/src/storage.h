@@ -1,8 +1,7 @@
 /*
  * What the files of storages share.
  */
-#ifndef WEIR_COMPUTE_STORAGE_H
-#define WEIR_COMPUTE_STORAGE_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -36,5 +35,3 @@ void weir__storage_unlist(weir_storage *storage);
 
 /* The release of received memory waits for the work that a stream has then. */
 weir_status weir__received_record_stream(weir__storage_received *received, weir_stream stream);
-
-#endif

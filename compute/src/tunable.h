@@ -1,8 +1,7 @@
 /*
  * Tunable operations: what the results (tunable.c) and the timing (tunable_op.c) share.
  */
-#ifndef WEIR_COMPUTE_TUNABLE_H
-#define WEIR_COMPUTE_TUNABLE_H
+#pragma once
 
 #include "src/compute.h"
 #include "weir/compute/tunable.h"
@@ -44,5 +43,3 @@ void weir__tunable_log(int level, const char *format, ...) WEIR_PRINTF(2, 3);
 
 /* Called at the shutdown of the runtime, while the driver still works. */
 void weir__tunable_end(void);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Matrix products as a tunable operation, with PyTorch's names and parameters.
  */
-#ifndef WEIR_COMPUTE_TUNABLE_GEMM_H
-#define WEIR_COMPUTE_TUNABLE_GEMM_H
+#pragma once
 
 #include "src/blas.h"
 
@@ -16,5 +15,3 @@ typedef struct weir__gemm_plain {
 /* Runs a product by the fastest known implementation, or tunes it. `plain` is NULL on a device that has cuBLAS. */
 weir_status weir__gemm_run_tuned(const char *caller, const weir__gemm *gemm, const weir__gemm_plain *plain,
                                  weir_stream stream);
-
-#endif

@@ -8,8 +8,7 @@
  * Validators say under which circumstances the results were measured. The other lines have an operation, its
  * parameters, the fastest solution and, optionally, its time in milliseconds; further fields are ignored.
  */
-#ifndef WEIR_COMPUTE_TUNING_FILE_H
-#define WEIR_COMPUTE_TUNING_FILE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -76,5 +75,3 @@ weir_status weir__tuning_file_check(const char *caller, const char *path, const 
                                     const weir__tuning_file *expected);
 
 void weir__tuning_file_clear(weir__tuning_file *file);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The state of the stand-in for libcublas, which a test finds by the symbol fake_cublas.
  */
-#ifndef WEIR_TEST_FAKE_CUBLAS_H
-#define WEIR_TEST_FAKE_CUBLAS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -19,5 +18,3 @@ typedef struct fake_cublas_state {
 } fake_cublas_state;
 
 extern fake_cublas_state fake_cublas;
-
-#endif

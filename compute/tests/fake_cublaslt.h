@@ -1,8 +1,7 @@
 /*
  * The state of the stand-in for libcublasLt, which a test finds by the symbol fake_cublaslt.
  */
-#ifndef WEIR_TEST_FAKE_CUBLASLT_H
-#define WEIR_TEST_FAKE_CUBLASLT_H
+#pragma once
 
 #include <stddef.h>
 
@@ -20,5 +19,3 @@ typedef struct fake_cublaslt_state {
 } fake_cublaslt_state;
 
 extern fake_cublaslt_state fake_cublaslt;
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The state of the stand-in for libnccl, which a test finds by the symbol fake_nccl.
  */
-#ifndef WEIR_TEST_FAKE_NCCL_H
-#define WEIR_TEST_FAKE_NCCL_H
+#pragma once
 
 #include <stddef.h>
 
@@ -20,5 +19,3 @@ typedef struct fake_nccl_state {
 } fake_nccl_state;
 
 extern fake_nccl_state fake_nccl;
-
-#endif

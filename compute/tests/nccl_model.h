@@ -1,8 +1,7 @@
 /*
  * Collectives on small integers, which all types represent exactly, and their results by a plain model.
  */
-#ifndef WEIR_TEST_NCCL_MODEL_H
-#define WEIR_TEST_NCCL_MODEL_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -223,5 +222,3 @@ static inline weir_status enqueue(const operation *o, const void *send, void *re
     return weir_nccl_reduce_scatter(send, recv, o->count, o->dtype, o->op, comm, stream);
   }
 }
-
-#endif

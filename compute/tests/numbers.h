@@ -2,8 +2,7 @@
  * Elements of arrays in plain C, for tests that compare operations with a model: reading, writing and rounding each
  * type, and arrays of random shapes and strides.
  */
-#ifndef WEIR_TEST_NUMBERS_H
-#define WEIR_TEST_NUMBERS_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -243,5 +242,3 @@ static inline double epsilon_of(weir_dtype dtype) {
     return 0x1p-52;
   }
 }
-
-#endif

@@ -8,8 +8,7 @@
  *
  * An int function returns 0, or -1 with an exception set, unless stated otherwise.
  */
-#ifndef PYWEIR_API_H
-#define PYWEIR_API_H
+#pragma once
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -115,5 +114,3 @@ typedef struct pyweir_api {
 
 /* Starts Weir if needed. Comes first in every function that needs a device. */
 #define PYWEIR_ENSURE_INIT(started) ((started) ? 0 : PYWEIR(start)())
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The layout of DLPack's tensors.
  */
-#ifndef PYWEIR_DLPACK_H
-#define PYWEIR_DLPACK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ typedef struct versioned_tensor {
 /* Names of capsules that were not consumed. */
 #define DLPACK_PLAIN "dltensor"
 #define DLPACK_VERSIONED "dltensor_versioned"
-
-#endif

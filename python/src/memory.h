@@ -1,8 +1,7 @@
 /*
  * Declarations that the parts about memory share: the process's allocator, and the object that holds memory.
  */
-#ifndef PYWEIR_MEMORY_H
-#define PYWEIR_MEMORY_H
+#pragma once
 
 #include "pyweir.h"
 
@@ -133,5 +132,3 @@ int pyweir_frames_use(bool on);
 
 /* Whether the environment requests a recording with stacks (WEIR_RECORD, WEIR_RECORD_STACKS). */
 bool pyweir_frames_wanted(void);
-
-#endif

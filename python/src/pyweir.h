@@ -4,8 +4,7 @@
  * Every file is a part: `int pyweir_add_<part>(PyObject *module)` adds its types and functions to the module. It
  * returns 0, or -1 with an exception set, as do all int functions here unless stated otherwise.
  */
-#ifndef PYWEIR_H
-#define PYWEIR_H
+#pragma once
 
 #define PYWEIR(name) pyweir_##name
 #include "api.h"
@@ -149,5 +148,3 @@ const tensor *pyweir_dlpack_tensor(PyObject *capsule, bool *is_readonly);
 /* Takes the tensor out of its capsule. The caller has to call pyweir_dlpack_release with *managed. */
 int pyweir_dlpack_consume(PyObject *capsule, void **managed, bool *is_versioned);
 void pyweir_dlpack_release(void *managed, bool is_versioned);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Creating an allocator (allocator.c).
  */
-#ifndef WEIR_ALLOC_ALLOCATOR_H
-#define WEIR_ALLOC_ALLOCATOR_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -12,5 +11,3 @@ weir_status weir__allocator_new(const char *caller, weir_driver *driver, const w
 
 /* Refuses settings with a back end other than the cache. */
 weir_status weir__check_backend(const weir__settings *settings);
-
-#endif

@@ -6,8 +6,7 @@
  * They take the locks they need; the caller holds none. Pools and blocks are opaque. A function that returns a
  * weir_status has set weir_last_error() unless it returns WEIR_OK, and writes its outputs only then.
  */
-#ifndef WEIR_ALLOC_REPLAY_PORT_H
-#define WEIR_ALLOC_REPLAY_PORT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -108,5 +107,3 @@ uint64_t weir__port_install_spare(const weir__state *state);
  * there. */
 weir_status weir__port_install_state(weir_allocator *allocator, const weir__settings *settings,
                                      const weir__state *state, uint64_t *place, uint64_t *blocks);
-
-#endif

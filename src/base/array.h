@@ -2,8 +2,7 @@
  * Growing arrays: a pointer from malloc, the items in use, and the items that there is room for. Their owner frees
  * them.
  */
-#ifndef WEIR_BASE_ARRAY_H
-#define WEIR_BASE_ARRAY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,5 +17,3 @@ static inline bool weir__array_reserve(void *items, size_t *room, size_t needed,
 
 /* The same for an array whose pointer is typed: WEIR__RESERVE(list->items, list->room, list->count + 1). */
 #define WEIR__RESERVE(items, room, needed) weir__array_reserve(&(items), &(room), (needed), sizeof *(items))
-
-#endif

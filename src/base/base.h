@@ -1,8 +1,7 @@
 /*
  * What every file uses: errors with a text, log messages, small helpers.
  */
-#ifndef WEIR_BASE_H
-#define WEIR_BASE_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -79,5 +78,3 @@ void weir__copy_sized(void *to, size_t to_size, const void *from, size_t from_si
 /* The same for options that a caller gave to the public call `caller`; NULL keeps the defaults. A size of 0 was
  * forgotten: then the rest of the struct is not known to be set either, and this fails. `from` begins with its size. */
 weir_status weir__read_options(const char *caller, const char *name, void *to, size_t to_size, const void *from);
-
-#endif

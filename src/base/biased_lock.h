@@ -9,8 +9,7 @@
  * thread sees the owner's note and waits, or the owner sees that the bias is gone. A revocation costs microseconds, so
  * a lock whose bias did not last long needs twice as many acquisitions in a row until it becomes biased again.
  */
-#ifndef WEIR_BIASED_LOCK_H
-#define WEIR_BIASED_LOCK_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -89,5 +88,3 @@ static inline void weir__biased_release(weir__biased_lock *lock) {
   else
     weir__lock_release(&lock->word);
 }
-
-#endif

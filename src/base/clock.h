@@ -3,8 +3,7 @@
  *
  * It is the processor's counter where that has a constant rate, and the system's monotonic clock elsewhere.
  */
-#ifndef WEIR_BASE_CLOCK_H
-#define WEIR_BASE_CLOCK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -59,5 +58,3 @@ void weir__sleep_until_ns(uint64_t deadline_ns);
 
 /* The system's clock, in Unix time. */
 uint64_t weir__realtime_ns(void);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Environment variables. environment_table.h lists them all; no other file of src/ and cli/ calls getenv.
  */
-#ifndef WEIR_BASE_ENVIRONMENT_H
-#define WEIR_BASE_ENVIRONMENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ weir_status weir__env_refuse(weir__variable variable);
 
 /* Logs a warning, "invalid NAME=VALUE: expected ...; " and what is done instead. */
 void weir__env_ignore(weir__variable variable, const char *instead);
-
-#endif

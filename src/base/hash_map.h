@@ -5,8 +5,7 @@
  * `size` is that of an entry, the same in every call on one map. The address of an entry is valid until another one is
  * added or removed. Not thread-safe: its owner guards it.
  */
-#ifndef WEIR_BASE_HASH_MAP_H
-#define WEIR_BASE_HASH_MAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -64,5 +63,3 @@ void *weir__hash_map_next(const weir__hash_map *map, size_t size, size_t *at);
 
 /* Frees everything, and leaves an empty map. */
 void weir__hash_map_clear(weir__hash_map *map);
-
-#endif

@@ -5,8 +5,7 @@
  * number is valid until the whole interner is cleared. All strings together have a limit; a string beyond it gets
  * number 0.
  */
-#ifndef WEIR_BASE_INTERN_H
-#define WEIR_BASE_INTERN_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -58,5 +57,3 @@ const void *weir__intern_get(const weir__intern *intern, uint32_t number, size_t
 
 /* Frees all strings. No other thread may use the interner meanwhile. */
 void weir__intern_clear(weir__intern *intern);
-
-#endif

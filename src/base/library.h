@@ -2,8 +2,7 @@
  * Shared libraries: loading them, and what the process has loaded. No other folder includes dlfcn.h or link.h.
  * On a system without shared libraries (WASI) nothing can be loaded and nothing is listed.
  */
-#ifndef WEIR_BASE_LIBRARY_H
-#define WEIR_BASE_LIBRARY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,5 +36,3 @@ void weir__images_each(void (*each)(void *context, const weir__image *image), vo
 
 /* How many libraries the process has loaded since it began: if that is unchanged, no image was added. */
 unsigned long long weir__images_loaded(void);
-
-#endif

@@ -5,8 +5,7 @@
  * The price of the plain store: a thread that falls asleep at the very moment in which the lock is given back is not
  * woken. Therefore sleeps are short: the sleeper checks again after a fraction of a millisecond.
  */
-#ifndef WEIR_LOCK_H
-#define WEIR_LOCK_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -44,5 +43,3 @@ static inline void weir__lock_release(weir__lock *lock) {
   else
     weir__lock_wake(lock);
 }
-
-#endif

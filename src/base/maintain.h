@@ -8,8 +8,7 @@
  *
  * In the child of a fork there are no tasks: those that exist belong to the parent. New ones get a worker of their own.
  */
-#ifndef WEIR_BASE_MAINTAIN_H
-#define WEIR_BASE_MAINTAIN_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -41,5 +40,3 @@ uint64_t weir__maintain(uint64_t now);
 
 /* Whether tasks that are added to none get a worker: true by default. */
 void weir__maintain_with_worker(bool wanted);
-
-#endif

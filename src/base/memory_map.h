@@ -5,8 +5,7 @@
  * A system without mmap (WASI) takes the memory from malloc: reserved space costs memory at once, and a file can be
  * read but not shared.
  */
-#ifndef WEIR_BASE_MEMORY_MAP_H
-#define WEIR_BASE_MEMORY_MAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,5 +62,3 @@ int weir__map_memory_file(const char *name, uint64_t bytes);
 bool weir__map_replace(void *at, size_t bytes);
 
 void weir__unmap(const void *at, size_t bytes);
-
-#endif

@@ -14,8 +14,7 @@
  *
  * Functions return 0 or an errno value, for the caller to report. One thread at a time may use an outfile.
  */
-#ifndef WEIR_BASE_OUTFILE_H
-#define WEIR_BASE_OUTFILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -57,5 +56,3 @@ void weir__outfile_end(weir__outfile *out);
 
 /* Removes the named temporary files of this process. Async-signal-safe; the process is expected to end. */
 void weir__outfile_abandon_all(void);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Runs many independent jobs on all cores. The results do not depend on the distribution.
  */
-#ifndef WEIR_BASE_PARALLEL_H
-#define WEIR_BASE_PARALLEL_H
+#pragma once
 
 #include <stddef.h>
 
@@ -18,5 +17,3 @@ typedef struct weir__parallel {
 void weir__parallel_run(const weir__parallel *parallel, size_t count,
                         void (*job)(void *context, size_t index, void *result), void *context, void *results,
                         size_t size);
-
-#endif

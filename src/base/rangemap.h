@@ -2,8 +2,7 @@
  * Ranges of addresses that do not overlap, in order. The time of every call depends only on the depth of the tree:
  * three or four steps for a hundred thousand allocations. Not thread-safe: its owner guards it.
  */
-#ifndef WEIR_RANGEMAP_H
-#define WEIR_RANGEMAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,5 +44,3 @@ void weir__rangemap_clear(weir__rangemap *map);
 
 /* Walks everything: order, gaps, shape of the tree, count. For tests. */
 bool weir__rangemap_is_valid(const weir__rangemap *map);
-
-#endif

@@ -6,8 +6,7 @@
  * is as large as that, unless address space is limited. Each piece has a cold part of half its size in another place,
  * for data that is rarely read. Thread-safe.
  */
-#ifndef WEIR_REGION_H
-#define WEIR_REGION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ static inline weir__ref weir__ref_of(const void *place) { return (weir__ref)(uin
 static inline void *weir__cold_of(const void *object) {
   return (void *)((uintptr_t)weir__region_cold + weir__ref_of(object) / 2);
 }
-
-#endif

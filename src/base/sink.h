@@ -2,8 +2,7 @@
  * Where values are written piece by piece, in a format such as JSON, and through a buffer. The first error is kept, and
  * output after it is dropped.
  */
-#ifndef WEIR_BASE_SINK_H
-#define WEIR_BASE_SINK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -84,5 +83,3 @@ static inline void weir__sink_put_byte(weir__sink *sink, unsigned char byte) {
 static inline void weir__write_open_dict(weir__sink *sink) { sink->format->open(sink, true); }
 static inline void weir__write_open_list(weir__sink *sink) { sink->format->open(sink, false); }
 static inline void weir__write_close(weir__sink *sink) { sink->format->close(sink); }
-
-#endif

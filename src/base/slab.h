@@ -2,8 +2,7 @@
  * Objects of one size, taken and given back in a few instructions. For metadata that is allocated and freed often: the
  * objects lie side by side, and weir__slab_clear frees all of them at once. Not thread-safe: its owner guards it.
  */
-#ifndef WEIR_SLAB_H
-#define WEIR_SLAB_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,5 +60,3 @@ bool weir__slab_reserve(weir__slab *slab, size_t size, size_t count);
 
 /* Frees every object, and leaves an empty slab with the same in_region. */
 void weir__slab_clear(weir__slab *slab);
-
-#endif

@@ -2,8 +2,7 @@
  * Calls of the operating system that WASI lacks. There, those that return a descriptor fail with ENOSYS. Elsewhere they
  * raise the process's limit of open files, where it keeps them from succeeding.
  */
-#ifndef WEIR_BASE_SYSTEM_H
-#define WEIR_BASE_SYSTEM_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -67,5 +66,3 @@ void weir__host_name(char *name, size_t size);
 /* qsort_r: sorts items with a comparison that gets a context. */
 void weir__sort(void *items, size_t count, size_t size, int (*compare)(const void *a, const void *b, void *context),
                 void *context);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Text in buffers of fixed size.
  */
-#ifndef WEIR_BASE_TEXT_H
-#define WEIR_BASE_TEXT_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -45,5 +44,3 @@ void weir__nearest_compare(weir__nearest *nearest, const char *name);
 
 /* Escapes a text in place, or, with `keeps_lines`, all of it but newlines. */
 void weir__escape_message(char *text, size_t size, bool keeps_lines);
-
-#endif

@@ -5,8 +5,7 @@
  * WEIR_SINGLE_THREADED (implied by WASI) selects a variant for programs with one thread. Locks only count, no thread
  * can be started, and a wait that only another thread could end aborts.
  */
-#ifndef WEIR_BASE_THREAD_H
-#define WEIR_BASE_THREAD_H
+#pragma once
 
 #include <errno.h>
 #include <stdbool.h>
@@ -235,5 +234,3 @@ unsigned weir__processor_count(void);
 
 /* The calling thread's stack, from its lowest address to its end; false if the system does not tell. */
 bool weir__thread_stack(uintptr_t *begin, uintptr_t *end);
-
-#endif

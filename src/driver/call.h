@@ -1,8 +1,7 @@
 /*
  * Calling the driver from the layers above: one macro makes the call, and one function turns the result into a status.
  */
-#ifndef WEIR_DRIVER_CALL_H
-#define WEIR_DRIVER_CALL_H
+#pragma once
 
 #include <stddef.h>
 
@@ -41,5 +40,3 @@ weir_status weir__status_of_result(weir_cu_result result);
  * WEIR_DRIVER_CHECKS_STREAMS are asked: NVIDIA's driver may crash on an invalid handle, and the ledger accepts any
  * number. */
 weir_status weir__driver_check_stream(const char *caller, weir_driver *driver, weir_cu_stream stream);
-
-#endif

@@ -2,8 +2,7 @@
  * The allocators, of device and of host memory, that use a driver. The runtime does not close a driver that has
  * clients, and a fork invalidates the copies of them in the child.
  */
-#ifndef WEIR_DRIVER_CLIENT_H
-#define WEIR_DRIVER_CLIENT_H
+#pragma once
 
 #include <stddef.h>
 
@@ -47,5 +46,3 @@ void weir__clients_end(const weir_driver *driver);
 
 /* Fails with WEIR_ERROR_BAD_FORK in the name of the public call `caller`. */
 weir_status weir__bad_fork(const char *caller);
-
-#endif

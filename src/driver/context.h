@@ -10,8 +10,7 @@
  *
  * The current context is queried on each entry, because the program may change it between two calls.
  */
-#ifndef WEIR_DRIVER_CONTEXT_H
-#define WEIR_DRIVER_CONTEXT_H
+#pragma once
 
 #include "weir/driver.h"
 
@@ -33,5 +32,3 @@ static inline weir_cu_result weir__context_enter(weir_driver *driver, weir_cu_co
   weir_cu_result result = driver->CtxGetCurrent(driver, previous);
   return result ? result : weir__context_switch(driver, *previous, context);
 }
-
-#endif

@@ -5,8 +5,7 @@
  * These calls set no last error, because the caller may fall back to another driver. They write a reason, which the
  * caller prefixes with the name of the public call.
  */
-#ifndef WEIR_DRIVER_CUDA_H
-#define WEIR_DRIVER_CUDA_H
+#pragma once
 
 #include "base/base.h"
 #include "weir/driver.h"
@@ -30,5 +29,3 @@ void weir__cuda_log_fallback(const char *caller, const char *reason);
 
 /* Initializes a driver. True if it has a device. */
 bool weir__cuda_has_device(weir_driver *driver, char reason[WEIR__CUDA_REASON]);
-
-#endif

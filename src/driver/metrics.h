@@ -1,8 +1,7 @@
 /*
  * Utilization, temperature, power and clock of a device. Each driver has its own source, or none.
  */
-#ifndef WEIR_DRIVER_METRICS_H
-#define WEIR_DRIVER_METRICS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -23,5 +22,3 @@ weir_status weir__nvml_measure(const char *caller, weir_driver *driver, weir_cu_
 bool weir__is_soft(const weir_driver *driver);
 weir_status weir__soft_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir_metric metric,
                                int *value);
-
-#endif

@@ -2,8 +2,7 @@
  * NVIDIA's management library, loaded at run time. It reports on devices without starting the driver, which a process
  * that forks later must not do.
  */
-#ifndef WEIR_DRIVER_NVML_H
-#define WEIR_DRIVER_NVML_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -68,5 +67,3 @@ const char *weir__nvml_list_processes(weir_driver *driver, weir_cu_device device
 /* The processes that have memory on a device, at most `room` of them; none if they are not known. Takes no lock and
  * cannot fail. */
 size_t weir__device_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes, size_t room);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * All calls are thread-safe. Programs without such memory pay for one load.
  */
-#ifndef WEIR_DRIVER_PIECES_H
-#define WEIR_DRIVER_PIECES_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -26,5 +25,3 @@ static inline uint64_t weir__pieces_run(const void *at, uint64_t bytes) {
              ? bytes
              : weir__pieces_search(at, bytes);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * CUDA_VISIBLE_DEVICES is applied below the table: NVIDIA's driver and the software device list only visible devices,
  * so that a device number means the same in every module above.
  */
-#ifndef WEIR_DRIVER_VISIBLE_H
-#define WEIR_DRIVER_VISIBLE_H
+#pragma once
 
 #include "weir/device.h"
 #include "weir/driver.h"
@@ -18,5 +17,3 @@ int weir__visible_ordinals(const char *text, const char *const *uuids, int count
 /* "GPU-..." with the terminating NUL. */
 enum { WEIR__UUID_SIZE = 41 };
 void weir__format_uuid(const weir_cu_uuid *uuid, char text[WEIR__UUID_SIZE]);
-
-#endif

@@ -2,8 +2,7 @@
  * Work that a device has executed, for a timeline. The software device reports it between ProfilerStart and
  * ProfilerStop; NVIDIA's driver reports work to its own tools only.
  */
-#ifndef WEIR_DRIVER_WORK_H
-#define WEIR_DRIVER_WORK_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ typedef struct weir__work {
  * is one for the process; NULL if work is not wanted. */
 typedef void (*weir__work_observer_fn)(const weir__work *work);
 extern _Atomic(weir__work_observer_fn) weir__work_observer __attribute__((visibility("hidden")));
-
-#endif

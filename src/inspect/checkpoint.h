@@ -1,8 +1,7 @@
 /*
  * Checkpoints for the file of WEIR_RECORD (record/ring_file.h): the segments and blocks of a device at one moment.
  */
-#ifndef WEIR_INSPECT_CHECKPOINT_H
-#define WEIR_INSPECT_CHECKPOINT_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 #include "base/base.h"
@@ -19,5 +18,3 @@ void weir__checkpoints_take(weir_allocator *allocator, bool all);
 
 /* WEIR__SLOW_CHECKPOINT is set: takes the checkpoint, or waits for the thread that takes it. No lock is held. */
 void weir__checkpoint_take_due(weir__heap *heap);
-
-#endif

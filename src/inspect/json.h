@@ -5,8 +5,7 @@
  *
  * A key is NULL for an item of a list.
  */
-#ifndef WEIR_INSPECT_JSON_H
-#define WEIR_INSPECT_JSON_H
+#pragma once
 
 #include "base/sink.h"
 
@@ -88,5 +87,3 @@ typedef struct weir__json_item {
                    sizeof((const weir__json_item[]){__VA_ARGS__}) / sizeof(weir__json_item))
 
 void weir__json_write(weir__sink *sink, const weir__json_item *items, size_t count);
-
-#endif

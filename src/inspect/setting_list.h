@@ -1,8 +1,7 @@
 /*
  * Settings as PyTorch's schema lists them. Readers of files include this too: it shows nothing of an allocator.
  */
-#ifndef WEIR_INSPECT_SETTING_LIST_H
-#define WEIR_INSPECT_SETTING_LIST_H
+#pragma once
 
 #include <stdint.h>
 
@@ -36,5 +35,3 @@ void weir__setting_list_make(const struct weir__settings *settings, const char *
 
 /* The same for a text. Errors are those of weir__settings_parse. */
 weir_status weir__setting_list_parse(const char *conf, weir__snapshot_setting list[WEIR__SETTING_LIST]);
-
-#endif

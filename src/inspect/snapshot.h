@@ -2,8 +2,7 @@
  * Snapshots inside. Segments and blocks come from the allocator; the recorded part (history entries, stacks,
  * annotations) comes from a source and is copied, so that a snapshot depends on nothing once it is taken.
  */
-#ifndef WEIR_INSPECT_SNAPSHOT_H
-#define WEIR_INSPECT_SNAPSHOT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -145,5 +144,3 @@ static inline bool weir__is_first_of_arena(const weir__frozen_segment *list, siz
 /* Locks the arenas of all segments, and freezes their counts (alloc/memory/account.h). */
 void weir__freeze(const weir__frozen_segment *list, size_t count);
 void weir__unfreeze(const weir__frozen_segment *list, size_t count);
-
-#endif

@@ -2,8 +2,7 @@
  * An interner of texts as valid UTF-8: invalid bytes become U+FFFD, so that every reader of JSON and of pickles accepts
  * them.
  */
-#ifndef WEIR_INSPECT_SNAPSHOT_TEXTS_H
-#define WEIR_INSPECT_SNAPSHOT_TEXTS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ typedef struct weir__text_set {
 /* The number of a text; NULL is "". WEIR__NO_TEXT if out of host memory. */
 uint32_t weir__text_set_add(weir__text_set *texts, const char *text);
 void weir__text_set_clear(weir__text_set *texts);
-
-#endif

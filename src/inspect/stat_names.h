@@ -1,8 +1,7 @@
 /*
  * The names of all counters, and their places in weir_allocator_stats.
  */
-#ifndef WEIR_INSPECT_STAT_NAMES_H
-#define WEIR_INSPECT_STAT_NAMES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -31,5 +30,3 @@ static inline const weir_stat *weir__stat_at(const weir_allocator_stats *stats, 
                                              int kind) {
   return (const weir_stat *)((const char *)stats + group->offset) + kind;
 }
-
-#endif

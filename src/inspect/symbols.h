@@ -3,8 +3,7 @@
  * information of the program. It is loaded on first use; without it, the dynamic linker provides the function and the
  * library.
  */
-#ifndef WEIR_INSPECT_SYMBOLS_H
-#define WEIR_INSPECT_SYMBOLS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ const char *weir__symbols_text(const weir__symbols *symbols, uint32_t text);
 
 /* Demangles a C++ name; other names are returned as they are. Valid as long as the symbols. */
 const char *weir__symbols_name(weir__symbols *symbols, const char *symbol);
-
-#endif

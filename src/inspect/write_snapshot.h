@@ -3,8 +3,7 @@
  * recording read from a file (offline/render/rewrite.c). The writer asks the view for one item at a time, so neither is
  * copied.
  */
-#ifndef WEIR_INSPECT_WRITE_SNAPSHOT_H
-#define WEIR_INSPECT_WRITE_SNAPSHOT_H
+#pragma once
 
 #include "base/sink.h"
 #include "inspect/setting_list.h"
@@ -84,5 +83,3 @@ extern const weir__sink_format weir__pickle_format;
 /* Writes a snapshot in PyTorch's schema. `caller` is the public call for error texts, or NULL. */
 weir_status weir__write_view(const char *caller, const weir__snapshot_view *view, const weir__sink_format *format,
                              weir_write_fn write, void *context);
-
-#endif

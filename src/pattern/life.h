@@ -1,8 +1,7 @@
 /*
  * The life of a block: what one request got, from the entry that allocated it to the one that freed it.
  */
-#ifndef WEIR_PATTERN_LIFE_H
-#define WEIR_PATTERN_LIFE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -24,5 +23,3 @@ typedef struct weir__life {
 } weir__life;
 
 _Static_assert(sizeof(weir__life) == 40, "there is one for two entries");
-
-#endif

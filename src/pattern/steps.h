@@ -8,8 +8,7 @@
  * A step ends where least memory is in use. What comes before the first boundary is the setup, and what comes after the
  * last one belongs to no complete step. "No steps" is a valid answer.
  */
-#ifndef WEIR_PATTERN_STEPS_H
-#define WEIR_PATTERN_STEPS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -84,5 +83,3 @@ const char *weir__steps_unit(const weir__steps *steps);
 
 /* "24 steps, from Optimizer.step#AdamW.step" and the like. Returns `text`. */
 const char *weir__steps_describe(const weir__steps *steps, char text[192]);
-
-#endif

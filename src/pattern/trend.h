@@ -2,8 +2,7 @@
  * Whether something goes on growing from step to step: the ages of blocks that are freed, the births of those that are
  * not, and levels that rise.
  */
-#ifndef WEIR_PATTERN_TREND_H
-#define WEIR_PATTERN_TREND_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -67,5 +66,3 @@ weir__births weir__births_judge_pair(int64_t step_count, const weir__ages *ages,
 
 /* Whether the level at the ends of steps rises to the end and never falls back; what it rose by since the middle. */
 uint64_t weir__level_rise(const uint64_t *level, int64_t count, int64_t from, int64_t *first);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * An entry of a history.
  */
-#ifndef WEIR_RECORD_ENTRY_H
-#define WEIR_RECORD_ENTRY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -72,5 +71,3 @@ static inline const char *weir__reason_name(weir__reason reason) {
   static const char *const names[WEIR__REASONS] = {NULL, "request", "limit", "collection", "program", "maintenance"};
   return reason < WEIR__REASONS ? names[reason] : NULL;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * block that it got, other threads have used the cache. A reader of a history attributes the segments before a request
  * to that request.
  */
-#ifndef WEIR_RECORD_OPERATIONS_H
-#define WEIR_RECORD_OPERATIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ typedef struct weir__early {
 /* Removes the entries WEIR__ACTION_TAKEN, and finds those requests, in their order. `early` has room for as many as
  * there are entries of that kind and maps; *early_count becomes their number. Returns how many entries are left. */
 size_t weir__entries_take_early(weir__entry *entries, size_t count, weir__early *early, size_t *early_count);
-
-#endif

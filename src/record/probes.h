@@ -3,8 +3,7 @@
  * without recording and without a restart. A tracepoint is one instruction that does nothing, and a note in the ELF
  * file with its address and arguments. They exist if <sys/sdt.h> was there when Weir was built.
  */
-#ifndef WEIR_RECORD_PROBES_H
-#define WEIR_RECORD_PROBES_H
+#pragma once
 
 #if defined(__has_include)
 #if __has_include(<sys/sdt.h>)
@@ -30,6 +29,4 @@
 #else
 #define WEIR__PROBE_MALLOC(pointer, device, bytes, stream) ((void)0)
 #define WEIR__PROBE_FREE(pointer, device, bytes, stream) ((void)0)
-#endif
-
 #endif

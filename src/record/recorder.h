@@ -4,8 +4,7 @@
  * Entries go to rings (record/ring.h), one per device. The stack of a block in use is kept in a table of its arena, so
  * that blocks stay small.
  */
-#ifndef WEIR_RECORD_RECORDER_H
-#define WEIR_RECORD_RECORDER_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -249,5 +248,3 @@ bool weir__context_of_bytes(const void *bytes, size_t length, weir__entry_contex
 
 /* An annotation: key, value, key, value ..., each with its NUL. */
 bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, size_t *count);
-
-#endif

@@ -13,8 +13,7 @@
  * The chunks of a ring with a file lie in the file (record/ring_file.h), and the oldest are dropped when the file is
  * full.
  */
-#ifndef WEIR_RECORD_RING_H
-#define WEIR_RECORD_RING_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -89,5 +88,3 @@ bool weir__ring_read(weir__ring *ring, uint64_t until, weir__entry **entries, si
 
 /* Sorts entries by time; entries of the same time keep their order. `spare` has room for as many. */
 void weir__entries_sort(weir__entry *entries, weir__entry *spare, size_t count);
-
-#endif

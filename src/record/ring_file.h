@@ -18,8 +18,7 @@
  * earlier than `dropped_until` and ignores the entries before it. Devices share the areas of checkpoints, and a new one
  * never overwrites the newest valid one of its device, so a process that is killed meanwhile leaves a usable file.
  */
-#ifndef WEIR_RECORD_RING_FILE_H
-#define WEIR_RECORD_RING_FILE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -296,5 +295,3 @@ static inline void weir__ring_file_need(weir__ring_file *file, uint32_t stack, u
   if (context > texts || pool > texts || stack > atomic_load_explicit(&file->stacks_logged, memory_order_acquire))
     weir__ring_file_sync(file);
 }
-
-#endif

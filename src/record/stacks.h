@@ -2,8 +2,7 @@
  * Call stacks, gathered with libunwind, which is loaded at run time, or glibc's backtrace, and by the hook of a
  * language runtime. Each stack is stored once.
  */
-#ifndef WEIR_RECORD_STACKS_H
-#define WEIR_RECORD_STACKS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ size_t weir__stack_frame_of(const uint64_t *words, size_t count, weir__frame *fr
 
 /* Returns how many frames a stack has, and writes as many as there is room for. */
 size_t weir__stack_frames(uint32_t stack, weir__frame *frames, size_t room);
-
-#endif

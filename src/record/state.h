@@ -2,8 +2,7 @@
  * The state of an allocator at one moment: all segments and blocks of a device, in plain data. One type for the
  * checkpoints of a ring file, for replay, and for what is read from a file.
  */
-#ifndef WEIR_RECORD_STATE_H
-#define WEIR_RECORD_STATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -72,5 +71,3 @@ const weir__state_segment *weir__state_find(const weir__state *state, uint64_t a
 /* The block that begins at an address; NULL if there is none. Blocks of segments that overlap, as in a damaged file,
  * may not be found. */
 weir__state_block *weir__state_find_block(const weir__state *state, uint64_t address);
-
-#endif

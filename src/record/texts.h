@@ -1,8 +1,7 @@
 /*
  * Texts, pools and contexts of the whole process, each known by a number.
  */
-#ifndef WEIR_RECORD_TEXTS_H
-#define WEIR_RECORD_TEXTS_H
+#pragma once
 
 #include "base/intern.h"
 
@@ -10,5 +9,3 @@ extern weir__intern weir__texts;
 
 uint32_t weir__text_number(const char *text);      /* 0 for NULL and "" */
 const char *weir__text_of_number(uint32_t number); /* "" for 0 */
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The state of a thread that records: a few bytes, read with one instruction.
  */
-#ifndef WEIR_RECORD_THIS_THREAD_H
-#define WEIR_RECORD_THIS_THREAD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ typedef struct weir__this_thread {
 /* Hidden and initial-exec: no call is needed to find it. */
 extern _Thread_local weir__this_thread_state weir__this_thread
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
-
-#endif

@@ -2,8 +2,7 @@
  * Stacks without libunwind, once it has told how: it determines how the frame of each call site is left, and that does
  * not change. The rules are cached, and a stack of known call sites is walked with a few instructions per frame.
  */
-#ifndef WEIR_RECORD_UNWIND_H
-#define WEIR_RECORD_UNWIND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,5 +19,3 @@ size_t weir__unwind_walk(const void *frame, uint64_t *addresses, size_t room);
 /* After a walk that met an unknown call site: asks libunwind about up to `most` frames around the caller, for later
  * walks. */
 void weir__unwind_learn(size_t most);
-
-#endif

@@ -5,8 +5,7 @@
  * of the lists (init.c). While code of the program runs, only the start lock may be held, and the lock of a graph while
  * its hooks run.
  */
-#ifndef WEIR_RUNTIME_RUNTIME_H
-#define WEIR_RUNTIME_RUNTIME_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -165,5 +164,3 @@ weir_status weir__check_sync(const char *caller);
 
 /* The device must have been entered. */
 weir_status weir__spin(const char *caller, weir__device *device, weir_cu_stream raw, uint64_t cycles);
-
-#endif

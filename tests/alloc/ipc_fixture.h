@@ -1,8 +1,7 @@
 /*
  * Two processes that send memory to each other, and talk about it over a socket.
  */
-#ifndef WEIR_TEST_IPC_FIXTURE_H
-#define WEIR_TEST_IPC_FIXTURE_H
+#pragma once
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -132,5 +131,3 @@ static inline int play_role(const char *name, const char *conf, const child_role
     }
   return 1;
 }
-
-#endif

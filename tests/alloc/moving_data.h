@@ -1,8 +1,7 @@
 /*
  * Live blocks with data: each has a pattern, which is written in stream order. For one file of tests.
  */
-#ifndef WEIR_TEST_MOVING_DATA_H
-#define WEIR_TEST_MOVING_DATA_H
+#pragma once
 
 #include "alloc/moving_fixture.h"
 
@@ -48,5 +47,3 @@ static inline void check_data(void) {
     for (size_t at = 0; at < data[i].bytes; at += MIB)
       assert_int_equal(((unsigned char *)data[i].memory)[at], data[i].pattern);
 }
-
-#endif

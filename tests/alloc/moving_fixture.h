@@ -1,8 +1,7 @@
 /*
  * Pages that move: a stream with holes, and what the tests look at.
  */
-#ifndef WEIR_TEST_MOVING_FIXTURE_H
-#define WEIR_TEST_MOVING_FIXTURE_H
+#pragma once
 
 #include "alloc/allocator.h"
 #include "alloc/cache/segment.h"
@@ -63,5 +62,3 @@ static inline void assert_fill(const void *memory, int value, size_t bytes) {
     assert_int_equal(at[i], value);
   assert_int_equal(at[bytes - 1], value);
 }
-
-#endif

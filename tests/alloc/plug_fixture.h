@@ -2,8 +2,7 @@
  * A pluggable back end for tests: memory of the software device, and a log of the calls. Its calls bypass the fault
  * table, because the allocator under test does not make them.
  */
-#ifndef WEIR_TEST_PLUG_H
-#define WEIR_TEST_PLUG_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -82,5 +81,3 @@ static __attribute__((unused)) void plug_open_on(weir_soft_clock clock, int devi
 static __attribute__((unused)) void plug_open(const weir_backend *backend, const char *conf) {
   plug_open_on(WEIR_SOFT_STEPPED, 1, backend, conf);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Parses settings that must be valid.
  */
-#ifndef WEIR_TEST_ALLOC_SETTINGS_H
-#define WEIR_TEST_ALLOC_SETTINGS_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,5 +26,3 @@ static inline weir__settings parsed_over(const weir__settings *base, const char 
     fail_msg("%s: %s", text, weir_last_error());
   return settings;
 }
-
-#endif

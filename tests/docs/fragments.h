@@ -2,8 +2,7 @@
  * Runs fragments of the documentation. Each one runs on a thread of its own, because the error text belongs to a
  * thread: the fragments do not check what calls return, so a text at the end means that a call has failed.
  */
-#ifndef WEIR_TEST_FRAGMENTS_H
-#define WEIR_TEST_FRAGMENTS_H
+#pragma once
 
 #include <pthread.h>
 #include <stdint.h>
@@ -57,5 +56,3 @@ static inline int run_fragments(const fragment *fragments, size_t count) {
   MUST(weir_shutdown() == WEIR_OK);
   return 0;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * A table without a device: every entry counts its calls and returns a distinct result.
  */
-#ifndef WEIR_TESTS_ECHO_DRIVER_H
-#define WEIR_TESTS_ECHO_DRIVER_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -39,5 +38,3 @@ static inline void echo_init(echo_driver *echo) {
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need) echo->table.name = echo_##name;
 #include "weir/driver_entries.h"
 }
-
-#endif

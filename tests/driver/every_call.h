@@ -1,8 +1,7 @@
 /*
  * Calls every entry of a table once, with zero for all arguments, and collects the results.
  */
-#ifndef WEIR_TESTS_EVERY_CALL_H
-#define WEIR_TESTS_EVERY_CALL_H
+#pragma once
 
 #include "weir/driver.h"
 
@@ -123,5 +122,3 @@ static inline void every_call(weir_driver *d, weir_cu_result results[WEIR_CALL_C
   CALL(GraphRetainUserObject, d, NULL, NULL, 0, 0);
 #undef CALL
 }
-
-#endif

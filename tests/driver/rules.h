@@ -4,8 +4,7 @@
  * The expected results are those of driver 580 (CUDA 13.0) on an H200. Where the software device is stricter on
  * purpose, the test says so, and waives that part on NVIDIA's driver.
  */
-#ifndef WEIR_TEST_RULES_H
-#define WEIR_TEST_RULES_H
+#pragma once
 
 #include <pthread.h>
 #include <stdio.h>
@@ -136,5 +135,3 @@ static inline void rules_prepare(void) {
 }
 
 #define RULES .prepare = rules_prepare, .omits = is_waived, .setup = device_setup, .teardown = device_teardown
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Recording and reading the history of the test's allocator.
  */
-#ifndef WEIR_TEST_HISTORY_H
-#define WEIR_TEST_HISTORY_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -128,5 +127,3 @@ static inline int history_teardown(void **state) {
   events = NULL;
   return alloc_teardown(state);
 }
-
-#endif

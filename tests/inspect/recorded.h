@@ -1,8 +1,7 @@
 /*
  * A recorder for tests: a source of snapshots with plain arrays.
  */
-#ifndef WEIR_TEST_RECORDED_H
-#define WEIR_TEST_RECORDED_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -116,5 +115,3 @@ static inline weir__history_source recorded_source(recorded *r) {
                                 .texts = recorded_context,
                                 .annotations = recorded_annotations};
 }
-
-#endif

@@ -2,8 +2,7 @@
  * A history in eight bytes for each entry, written as a pickle: mutations are then spent on what a history says, not on
  * how it is encoded. data[0] is not used, and data[1] selects the settings and the number of segments.
  */
-#ifndef WEIR_TEST_FUZZ_HISTORY_H
-#define WEIR_TEST_FUZZ_HISTORY_H
+#pragma once
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -145,5 +144,3 @@ static inline weir__recording *read_fuzzed(const uint8_t *data, size_t size) {
     abort(); /* what is written here can be read */
   return recording;
 }
-
-#endif

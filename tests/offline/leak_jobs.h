@@ -2,8 +2,7 @@
  * Histories with and without leaks, from a seed: real recordings whose steps are repeated and into which leaks are
  * planted, and synthetic jobs.
  */
-#ifndef WEIR_TESTS_OFFLINE_LEAK_JOBS_H
-#define WEIR_TESTS_OFFLINE_LEAK_JOBS_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -435,5 +434,3 @@ static inline void job_synthesize(synthetic *s, job *j, size_t steps) {
   }
   j->peak = (uint64_t)peak;
 }
-
-#endif

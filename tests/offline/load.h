@@ -1,8 +1,7 @@
 /*
  * A shipped history, for a test of cmocka's.
  */
-#ifndef WEIR_TESTS_OFFLINE_LOAD_H
-#define WEIR_TESTS_OFFLINE_LOAD_H
+#pragma once
 
 #include <stdio.h>
 
@@ -22,5 +21,3 @@ static inline weir__recording *load(const char *name) {
     fail_msg("%s", weir_last_error());
   return recording;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Files of test data, and random numbers to spoil them with.
  */
-#ifndef WEIR_TESTS_OFFLINE_DATA_H
-#define WEIR_TESTS_OFFLINE_DATA_H
+#pragma once
 
 #include <stdint.h>
 #include <stdio.h>
@@ -89,5 +88,3 @@ static inline void spoil(unsigned char *data, size_t *size, uint64_t *random) {
     }
   }
 }
-
-#endif

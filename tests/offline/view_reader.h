@@ -1,8 +1,7 @@
 /*
  * Reads view data back, as the page does.
  */
-#ifndef WEIR_TESTS_OFFLINE_VIEW_READER_H
-#define WEIR_TESTS_OFFLINE_VIEW_READER_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -197,5 +196,3 @@ static inline weir__view_data make_view(const weir__recording *recording, size_t
     fail_msg("%s", weir_last_error());
   return data;
 }
-
-#endif

@@ -13,8 +13,7 @@
  * get, put and similar functions walk the whole allocator after each call. The assertions must run on the thread of
  * the test.
  */
-#ifndef WEIR_TEST_ALLOC_H
-#define WEIR_TEST_ALLOC_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 #include "support/runtime.h"
@@ -126,5 +125,3 @@ weir_cu_stream work_stream(void);
 
 /* Enqueues work that stays pending until the stream is stepped. */
 void work(weir_cu_stream stream);
-
-#endif

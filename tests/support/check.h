@@ -10,8 +10,7 @@
  * An assertion that fails leaves the test with longjmp, so it must run on the test's own thread. Other threads keep
  * their results for the test to check, and a forked child uses child_assert.
  */
-#ifndef WEIR_TEST_CHECK_H
-#define WEIR_TEST_CHECK_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -108,5 +107,3 @@ static inline size_t length_of_summary(const weir_allocator_stats *stats, int de
   assert_ok(weir_stats_summary(stats, device, form, text, size, &length));
   return length;
 }
-
-#endif

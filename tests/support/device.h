@@ -11,8 +11,7 @@
  *
  * The assertions are those of check.h.
  */
-#ifndef WEIR_TEST_DEVICE_H
-#define WEIR_TEST_DEVICE_H
+#pragma once
 
 #include "support/check.h"
 #include "weir/soft.h"
@@ -77,5 +76,3 @@ extern const char spin_ptx[];
  * is allowed. */
 struct gate *gate_close(weir_cu_stream stream);
 void gate_open(struct gate *gate);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * A log sink that keeps the last message.
  */
-#ifndef WEIR_TEST_HEARD_H
-#define WEIR_TEST_HEARD_H
+#pragma once
 
 #include <stdio.h>
 
@@ -20,5 +19,3 @@ static inline void hear(void *context, weir_log_level level, const char *message
   heard->level = level;
   snprintf(heard->message, sizeof heard->message, "%s", message);
 }
-
-#endif

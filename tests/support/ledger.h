@@ -1,8 +1,7 @@
 /*
  * A ledger with a current context, for tests.
  */
-#ifndef WEIR_TEST_LEDGER_H
-#define WEIR_TEST_LEDGER_H
+#pragma once
 
 #include "support/check.h"
 #include "support/random.h"
@@ -56,5 +55,3 @@ static inline weir_cu_event make_event(weir_driver *d) {
   assert_cu(d->EventCreate(d, &event, WEIR_CU_EVENT_DEFAULT));
   return event;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * The length of a test run. WEIR_TEST_LONG=1, which `make test-all` sets, selects the long form of tests that repeat a
  * case with different numbers, or that make every single call fail.
  */
-#ifndef WEIR_TEST_LENGTH_H
-#define WEIR_TEST_LENGTH_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,5 +22,3 @@ static inline int repetitions(int usual, int in_long_form) {
 #endif
   return usual_or_long(usual, in_long_form);
 }
-
-#endif

@@ -14,8 +14,7 @@
  *
  * m->wrong describes the first difference; it is empty if there is none. Streams are numbers below MODEL_STREAMS.
  */
-#ifndef WEIR_TEST_MODEL_H
-#define WEIR_TEST_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -174,5 +173,3 @@ void model_checkpoint_delete(model_checkpoint *checkpoint);
 weir_status model_restore(model *m, const model_checkpoint *checkpoint, uint64_t *freed, size_t *freed_count,
                           uint64_t *allocated, size_t *allocated_count);
 size_t model_block_count(const model *m);
-
-#endif

@@ -3,8 +3,7 @@
  * chosen number fail. Only for programs with a single source file. Sanitizers replace malloc as well: then this header
  * defines NO_MEMORY_WAIVED and a main that waives the program.
  */
-#ifndef WEIR_TEST_NO_MEMORY_H
-#define WEIR_TEST_NO_MEMORY_H
+#pragma once
 
 #include <errno.h>
 #include <stdbool.h>
@@ -95,5 +94,4 @@ static __attribute__((unused)) int make_room_for_errors(void **state) {
   return 0;
 }
 
-#endif
 #endif

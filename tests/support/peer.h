@@ -7,8 +7,7 @@
  *
  * The other process begins in main, which calls peer_is_child.
  */
-#ifndef WEIR_TEST_PEER_H
-#define WEIR_TEST_PEER_H
+#pragma once
 
 #include "support/check.h"
 
@@ -24,5 +23,3 @@ void peer_kill(void);
 
 /* Whether this is the other process: then argv[2] is the role and argv[3] the argument. */
 bool peer_is_child(int argc, char **argv);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Random numbers that are the same on every machine.
  */
-#ifndef WEIR_TEST_RANDOM_H
-#define WEIR_TEST_RANDOM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -13,5 +12,3 @@ static inline uint64_t next_random(uint64_t *state) {
   z = (z ^ z >> 27) * 0x94d049bb133111eb;
   return z ^ z >> 31;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * An allocator on a ledger that is recorded with WEIR_RECORD, and the recorded files.
  */
-#ifndef WEIR_TEST_RECORDING_H
-#define WEIR_TEST_RECORDING_H
+#pragma once
 
 #include "offline/read/recording.h"
 #include "support/alloc.h"
@@ -54,5 +53,3 @@ weir__recording *load_recording(const char *path);
 extern _Atomic int warnings;
 extern char warning[512];
 void count_warning(void *context, weir_log_level level, const char *message);
-
-#endif

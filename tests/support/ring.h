@@ -2,8 +2,7 @@
  * For recordings whose ring has wrapped: compares the state at the end of a file, as given by a checkpoint and a
  * checked replay, with the recorded allocator.
  */
-#ifndef WEIR_TEST_RING_H
-#define WEIR_TEST_RING_H
+#pragma once
 
 #include "offline/replay/replay.h"
 #include "support/recording.h"
@@ -14,5 +13,3 @@ size_t check_window(const char *path, int device, weir_allocator *allocator);
 
 /* The same for a loaded file. */
 size_t check_loaded(const weir__recording *snapshot, int device, weir_allocator *allocator);
-
-#endif

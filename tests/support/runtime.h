@@ -10,8 +10,7 @@
  *
  * On the software device the teardown fails if objects are left. The assertions are those of check.h.
  */
-#ifndef WEIR_TEST_RUNTIME_H
-#define WEIR_TEST_RUNTIME_H
+#pragma once
 
 #include "support/device.h"
 #include "weir/weir.h"
@@ -135,5 +134,3 @@ void sweep_faults(weir_status (*scenario)(void));
 
 /* Marks the rest of the scenario, which destroys objects and cannot report failures. */
 void only_giving_back(void);
-
-#endif

@@ -2,8 +2,7 @@
  * SANITIZED is defined if the program is built with the address or the thread sanitizer. They replace malloc, delay
  * frees and slow everything down.
  */
-#ifndef WEIR_TEST_SANITIZED_H
-#define WEIR_TEST_SANITIZED_H
+#pragma once
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
@@ -11,6 +10,4 @@
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define SANITIZED 1
 #endif
-#endif
-
 #endif

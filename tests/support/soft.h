@@ -9,8 +9,7 @@
  *     }
  *     FIXTURE(.teardown = soft_teardown)
  */
-#ifndef WEIR_TEST_SOFT_H
-#define WEIR_TEST_SOFT_H
+#pragma once
 
 #include "support/device.h"
 
@@ -72,5 +71,3 @@ int soft_in_child(void (*body)(void *data), void *data);
 
 /* A monotonic clock in milliseconds. */
 double soft_milliseconds(void);
-
-#endif

@@ -12,8 +12,7 @@
  * A file has at most one FIXTURE, for all its tests but those with TEST_SETUP. The parameter of a test is cmocka's
  * `state`.
  */
-#ifndef WEIR_TEST_TEST_H
-#define WEIR_TEST_TEST_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -77,5 +76,3 @@ bool test_exists(const char *name);
     test_register(&test);                                                                                              \
   }                                                                                                                    \
   static void test_##name(__attribute__((unused)) void **state)
-
-#endif

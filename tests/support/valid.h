@@ -1,8 +1,7 @@
 /*
  * The walkers of the allocator's structures: they recount everything, and log what is wrong.
  */
-#ifndef WEIR_TEST_VALID_H
-#define WEIR_TEST_VALID_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -11,5 +10,3 @@
 bool weir__allocator_is_valid(weir_allocator *allocator);
 
 bool weir__pages_is_valid(const weir__pages *pages);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The interface of the stand-ins for libcuda.so.1 and NVIDIA's runtime.
  */
-#ifndef WEIR_PRELOAD_FAKE_CUDA_H
-#define WEIR_PRELOAD_FAKE_CUDA_H
+#pragma once
 
 #include "weir/driver.h"
 
@@ -33,5 +32,3 @@ int cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned
 /* The result of dlsym(RTLD_NEXT, "fake_marker") in the stand-in of the runtime: no later library has that symbol. */
 extern int fake_marker;
 void *fake_next_marker(void);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Autocast: the state of a thread, and what operations on arrays ask it.
  */
-#ifndef PYWEIR_AMP_H
-#define PYWEIR_AMP_H
+#pragma once
 
 #include "array.h"
 
@@ -36,5 +35,3 @@ PyObject *pyweir_autocast_cast(PyObject *array, int device_type, weir_dtype to);
  * the policy does not apply, -1 with an exception set. */
 int pyweir_autocast_lower(const weir_array *a, const weir_array *b, weir_dtype *to);
 int pyweir_autocast_widest(const weir_array *a, const weir_array *b, weir_dtype *to);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Declarations that the parts about typed arrays share.
  */
-#ifndef PYWEIR_ARRAY_H
-#define PYWEIR_ARRAY_H
+#pragma once
 
 #include "core.h"
 #include "weir/compute/array.h"
@@ -76,5 +75,3 @@ PYWEIR_ARRAY_TABLES
 
 PyObject *pyweir_array_compare(PyObject *a, PyObject *b, int operation);
 PyObject *pyweir_array_cuda_interface(PyObject *self, void *unused);
-
-#endif

@@ -5,8 +5,7 @@
  * returns 0, or -1 with an exception set, as do all int functions here unless stated otherwise. The file api.h of the
  * core says which calls are made without the GIL.
  */
-#ifndef PYWEIR_CORE_H
-#define PYWEIR_CORE_H
+#pragma once
 
 #define PYWEIR(name) pyweir->name
 #include "api.h"
@@ -41,5 +40,3 @@ PYWEIR_PARTS(X)
 /* Returns the generator of a weir.Generator, or NULL with a TypeError (random.c). */
 typedef struct weir_generator weir_generator;
 weir_generator *pyweir_generator_get(PyObject *object);
-
-#endif

@@ -10,8 +10,7 @@
  * where that happens under a lock, it is queued on heap->returning first. Stream-ordered memory of the driver (async.c)
  * is called with the heap's lock held instead: its calls can fail, and the bookkeeping then stays unchanged.
  */
-#ifndef WEIR_ALLOC_BACKENDS_BACKEND_H
-#define WEIR_ALLOC_BACKENDS_BACKEND_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -78,5 +77,3 @@ weir_cu_result weir__async_share(weir__heap *heap, int device);
 
 /* Destroys the pool and the stream. No memory of the pool is in use. */
 void weir__async_close(weir__heap *heap);
-
-#endif

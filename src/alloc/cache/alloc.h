@@ -1,8 +1,7 @@
 /*
  * Allocation and free: the slow paths behind weir_allocator_alloc and weir_allocator_free.
  */
-#ifndef WEIR_ALLOC_CACHE_ALLOC_H
-#define WEIR_ALLOC_CACHE_ALLOC_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -13,5 +12,3 @@ weir_status weir__alloc(const char *caller, weir__heap *heap, weir__private_pool
 
 /* weir_allocator_free by address. */
 weir_status weir__free_address(weir_allocator *allocator, uint64_t address);
-
-#endif

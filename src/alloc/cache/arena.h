@@ -2,8 +2,7 @@
  * Arenas: creating, locking and listing them (arena.c), and the operations on their blocks (alloc.c). The arena's
  * lock is held unless a comment says otherwise.
  */
-#ifndef WEIR_ALLOC_CACHE_ARENA_H
-#define WEIR_ALLOC_CACHE_ARENA_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -67,5 +66,3 @@ void weir__arena_drop_uses(weir__arena *arena, weir__block *block);
 static inline void weir__count_search(weir__pool *pool) {
   atomic_fetch_add_explicit(&pool->searches, 1, memory_order_relaxed);
 }
-
-#endif

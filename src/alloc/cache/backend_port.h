@@ -2,8 +2,7 @@
  * The port to a back end other than the cache (backends/): what the cache, private pools and shared memory ask of it.
  * No lock is held, unless a comment says otherwise.
  */
-#ifndef WEIR_ALLOC_CACHE_BACKEND_PORT_H
-#define WEIR_ALLOC_CACHE_BACKEND_PORT_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -73,5 +72,3 @@ static inline const char *weir__backend_name(const weir_allocator *allocator) {
 static inline bool weir__backend_is_async(const weir_allocator *allocator) {
   return allocator->backend && allocator->backend->is_async;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Blocks, and the live table, which finds an active block by its address.
  */
-#ifndef WEIR_ALLOC_CACHE_BLOCK_H
-#define WEIR_ALLOC_CACHE_BLOCK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -232,5 +231,3 @@ static inline void weir__live_remove(weir__live *live, uint64_t address, weir__l
 }
 
 void weir__live_clear(weir__live *live);
-
-#endif

@@ -3,8 +3,7 @@
  * own options or else by the settings, and is decided here alone. A segment keeps the growth that made it, whatever the
  * settings become.
  */
-#ifndef WEIR_ALLOC_CACHE_GROWTH_H
-#define WEIR_ALLOC_CACHE_GROWTH_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -69,5 +68,3 @@ static inline weir__block *weir__growth_choose(weir__arena *arena, const weir__s
   bool moves = settings->moving_pages || weir__growth_reuses(settings, arena->pool); /* the usual case first */
   return moves ? block : weir__growth_choose_still(arena, settings, block);
 }
-
-#endif

@@ -15,8 +15,7 @@
  * Lock order: configure_lock, ipc_lock, heap, arena, accounts. segments_lock (of the map of segments), the lock of
  * scopes and the back end's lock are leaves: no other lock is acquired while they are held.
  */
-#ifndef WEIR_ALLOC_CACHE_HEAP_H
-#define WEIR_ALLOC_CACHE_HEAP_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -407,5 +406,3 @@ bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call);
  * restore takes the mode that came out. */
 bool weir__capture_relax(weir__heap *heap, int *mode);
 void weir__capture_restore(weir__heap *heap, int mode);
-
-#endif

@@ -16,8 +16,7 @@
  *
  * This header has the operations of the fast path as inline functions; the rest is in index.c.
  */
-#ifndef WEIR_ALLOC_CACHE_INDEX_H
-#define WEIR_ALLOC_CACHE_INDEX_H
+#pragma once
 
 #include "alloc/cache/block.h"
 
@@ -166,5 +165,3 @@ weir__block *weir__tree_after(weir__ref root,
                               uint64_t address); /* the first block above `address`; 0 gives the lowest */
 
 weir__block *weir__tree_at(weir__ref root, uint64_t address); /* the last block at or below `address` */
-
-#endif

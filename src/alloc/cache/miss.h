@@ -1,8 +1,7 @@
 /*
  * A cache miss (miss.c), and its end when there is no memory (oom.c).
  */
-#ifndef WEIR_ALLOC_CACHE_MISS_H
-#define WEIR_ALLOC_CACHE_MISS_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -25,5 +24,3 @@ weir_status weir__out_of_memory(const char *caller, weir__heap *heap, weir__aren
  * held; it is released if the result is not WEIR_OK. */
 weir_status weir__reject(const char *caller, weir__heap *heap, weir_cu_stream stream, const weir__settings *settings,
                          uint64_t segment_bytes, uint64_t requested);
-
-#endif

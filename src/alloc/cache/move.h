@@ -1,8 +1,7 @@
 /*
  * Moving pages: before new memory is made for a request, free pages that lie in holes are mapped where it is needed.
  */
-#ifndef WEIR_ALLOC_CACHE_MOVE_H
-#define WEIR_ALLOC_CACHE_MOVE_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -15,5 +14,3 @@ weir__block *weir__return_pages(weir__heap *heap, weir__arena *arena, const weir
 /* Frees a block that is marked as gathered, and sends its pages back. No lock is held. False if there is no such block.
  */
 bool weir__free_gathered(weir__heap *heap, weir__arena *arena, uint64_t address);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Calls the observers of the program. No lock is held.
  */
-#ifndef WEIR_ALLOC_CACHE_OBSERVERS_H
-#define WEIR_ALLOC_CACHE_OBSERVERS_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -11,5 +10,3 @@ void weir__observe_shortage(weir_allocator *allocator, const weir_shortage *shor
 
 /* Whether one of them freed memory. */
 bool weir__observe_free_memory(weir_allocator *allocator, int device);
-
-#endif

@@ -5,8 +5,7 @@
  * lookup of any other address may return an arena or NULL; the caller then finds in that arena that the address is not
  * live.
  */
-#ifndef WEIR_ALLOC_CACHE_PAGEMAP_H
-#define WEIR_ALLOC_CACHE_PAGEMAP_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -59,5 +58,3 @@ static inline struct weir__arena *weir__page_map_find(const weir__page_map *map,
                                          memory_order_acquire);
   return __builtin_expect(entry & 1, 0) ? weir__page_map_find_shared(entry, address) : (struct weir__arena *)entry;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Lookup of single pointers.
  */
-#ifndef WEIR_ALLOC_CACHE_POINTER_H
-#define WEIR_ALLOC_CACHE_POINTER_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -13,5 +12,3 @@ weir__block *weir__block_lock(weir_allocator *allocator, uint64_t address, weir_
  * allocator, memory that was freed, or the middle of a live allocation. No lock is held. */
 weir_status weir__no_block(const char *caller, uint64_t address);
 weir_status weir__no_block_because(const char *caller, weir_allocator *allocator, uint64_t address);
-
-#endif

@@ -2,8 +2,7 @@
  * Private pools, and which of them serves a request. pools/ has the calls that create them and open
  * scopes. The heap's lock is held, unless a comment says otherwise.
  */
-#ifndef WEIR_ALLOC_CACHE_PRIVATE_POOL_H
-#define WEIR_ALLOC_CACHE_PRIVATE_POOL_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 #include "record/this_thread.h"
@@ -55,5 +54,3 @@ static inline void weir__route_leave(weir__private_pool *pool) {
 
 /* Whether a stream belongs to a capture: its first stream, and streams that have joined it. */
 bool weir__stream_joined(weir_driver *driver, weir_cu_stream origin, weir_cu_stream stream);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Releasing cached memory to the driver. The heap's lock is held, and no arena's, unless a comment says otherwise.
  */
-#ifndef WEIR_ALLOC_CACHE_RECLAIM_H
-#define WEIR_ALLOC_CACHE_RECLAIM_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -26,5 +25,3 @@ void weir__release_pool(weir__heap *heap, weir__private_pool *pool);
 
 /* Releases the heap's lock, and reports heap->pages.failure if there is one. */
 weir_status weir__unlock_with_driver_error(const char *caller, weir__heap *heap);
-
-#endif

@@ -2,8 +2,7 @@
  * Segments: obtaining memory from the driver and giving it back. The heap's lock is held, and no arena's, unless a
  * comment says otherwise.
  */
-#ifndef WEIR_ALLOC_CACHE_SEGMENT_H
-#define WEIR_ALLOC_CACHE_SEGMENT_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -74,5 +73,3 @@ void weir__segment_delete(weir__segment *segment);
 
 /* Counts a segment that was obtained or returned. The arena's lock is held too. */
 void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes);
-
-#endif

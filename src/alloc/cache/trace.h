@@ -1,8 +1,7 @@
 /*
  * Tracing: history entries for the recorder, the witness, and the trackers.
  */
-#ifndef WEIR_ALLOC_CACHE_TRACE_H
-#define WEIR_ALLOC_CACHE_TRACE_H
+#pragma once
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/heap.h"
@@ -83,5 +82,3 @@ void weir__update_tracing(weir_allocator *allocator);
 
 /* Deletes the writers of a pool whose arenas are about to be deleted. */
 void weir__writers_delete(weir__pool *pool);
-
-#endif

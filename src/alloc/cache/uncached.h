@@ -1,8 +1,7 @@
 /*
  * Allocations with caching off.
  */
-#ifndef WEIR_ALLOC_CACHE_UNCACHED_H
-#define WEIR_ALLOC_CACHE_UNCACHED_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -15,5 +14,3 @@ bool weir__uncached_free(const char *caller, weir_allocator *allocator, uint64_t
 weir__heap *weir__uncached_find(weir_allocator *allocator, uint64_t address, uint64_t *bytes);
 void weir__uncached_clear(weir_allocator *allocator);
 bool weir__caching_from_env(void);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Blocks that other streams use (uses.c), also within a capture (capture_reuse.c). The heap's lock is held.
  */
-#ifndef WEIR_ALLOC_CACHE_USES_H
-#define WEIR_ALLOC_CACHE_USES_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 
@@ -41,5 +40,3 @@ void weir__pending_add(weir__heap *heap, int by);
 void weir__capture_position_take(weir__heap *heap, const weir__block *block, weir__deferred *deferred);
 void weir__capture_positions_poll(weir__heap *heap, weir_cu_stream stream);
 unsigned long long weir__capture_of(weir__heap *heap, weir_cu_stream stream);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The settings of an allocator, and their text form: "key:value,key:value".
  */
-#ifndef WEIR_ALLOC_CONFIG_SETTINGS_H
-#define WEIR_ALLOC_CONFIG_SETTINGS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -98,5 +97,3 @@ typedef enum weir__help_form { WEIR__HELP_TEXT, WEIR__HELP_MARKDOWN } weir__help
 
 /* Prints every key with its default, allowed values and help. */
 void weir__settings_help(FILE *file, weir__help_form form);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The table of settings, for the files that read and write them.
  */
-#ifndef WEIR_ALLOC_CONFIG_SETTINGS_TABLE_H
-#define WEIR_ALLOC_CONFIG_SETTINGS_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -100,5 +99,3 @@ void weir__writer_put(struct weir__writer *writer, const char *format, ...) WEIR
 
 /* The values that an option may have, in words. */
 void weir__writer_put_allowed(struct weir__writer *writer, const struct weir__option *option);
-
-#endif

@@ -11,8 +11,7 @@
  * without
  * `lock`; blocks that waited for events are returned with events_lock held.
  */
-#ifndef WEIR_ALLOC_HOST_HOST_H
-#define WEIR_ALLOC_HOST_HOST_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -183,5 +182,3 @@ typedef struct weir__host_visit {
 } weir__host_visit;
 weir_cu_result weir__host_enter(weir_host_allocator *host, int device, weir__host_visit *visit);
 void weir__host_leave(weir_host_allocator *host, const weir__host_visit *visit);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Memory of and for other processes.
  */
-#ifndef WEIR_ALLOC_IPC_IPC_H
-#define WEIR_ALLOC_IPC_IPC_H
+#pragma once
 
 #include "alloc/cache/heap.h"
 #include "alloc/ipc/references.h"
@@ -88,5 +87,3 @@ weir_status weir__received_collect(const char *caller, weir_allocator *allocator
 /* Ends the references of everything that was received, after weir__ipc_clear has unmapped it. The allocator is being
  * destroyed. */
 void weir__received_clear(weir_allocator *allocator);
-
-#endif

@@ -13,8 +13,7 @@
  * The file has no name in the file system. A receiver opens it through /proc, so it lives as long as it is in use, and
  * nothing is left of it when processes are killed.
  */
-#ifndef WEIR_ALLOC_IPC_REFERENCES_H
-#define WEIR_ALLOC_IPC_REFERENCES_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -100,5 +99,3 @@ bool weir__reference_hold(weir__references *references, const weir__reference_na
 void weir__reference_end(weir__references *references, const weir__reference_name *name, weir__process_identity self);
 void weir__reference_return(weir__references *references, const weir__reference_name *name, weir__process_identity self,
                             weir__process_identity receiver);
-
-#endif

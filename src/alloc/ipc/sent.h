@@ -7,8 +7,7 @@
  *
  * Everything here is guarded by the heap's lock.
  */
-#ifndef WEIR_ALLOC_IPC_SENT_H
-#define WEIR_ALLOC_IPC_SENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ bool weir__sent_is_known(struct weir_allocator *allocator, const struct weir__ip
 
 /* The end of the heap. `entered`: the device's context is current. */
 void weir__sent_clear(struct weir__heap *heap, bool entered);
-
-#endif

@@ -30,8 +30,7 @@
  * The tree has one lock; no other is acquired while it is held, but a revocation tries the locks of arenas. Charges,
  * limits and promises change only with the heap's lock held too, so that lock is enough to read them.
  */
-#ifndef WEIR_ALLOC_MEMORY_ACCOUNT_H
-#define WEIR_ALLOC_MEMORY_ACCOUNT_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -199,5 +198,3 @@ void weir__accounts_reset_added(weir__accounts *tree);
 
 /* Revokes all quotas, before arenas are deleted. */
 void weir__accounts_revoke(weir__accounts *tree);
-
-#endif

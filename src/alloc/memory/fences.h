@@ -7,8 +7,7 @@
  * slow stream delays no other. Only streams with fences have a queue, so a poll costs one query for each of these. The
  * owner guards the fences, and the device's context is current.
  */
-#ifndef WEIR_ALLOC_MEMORY_FENCES_H
-#define WEIR_ALLOC_MEMORY_FENCES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,5 +53,3 @@ weir_cu_result weir__fences_poll(weir__fences *fences, weir_driver *driver, bool
 
 /* Destroys all events, and leaves no fence. */
 void weir__fences_clear(weir__fences *fences, weir_driver *driver);
-
-#endif

@@ -18,8 +18,7 @@
  * This module sees the driver table alone. The caller guards a set of pages and all that is in it by one lock, and has
  * made the device's context current.
  */
-#ifndef WEIR_ALLOC_MEMORY_PAGES_H
-#define WEIR_ALLOC_MEMORY_PAGES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -217,5 +216,3 @@ void weir__page_withdraw(weir__page *page);
 
 /* Releases physical memory that the driver refused to release before. */
 void weir__release_orphans(weir__pages *pages);
-
-#endif

@@ -2,8 +2,7 @@
  * Retiring aliases: the least recently used ones are unmapped in batches, once the streams that used them are known to
  * have passed a point behind their last use. Nothing waits.
  */
-#ifndef WEIR_ALLOC_MEMORY_RETIRE_H
-#define WEIR_ALLOC_MEMORY_RETIRE_H
+#pragma once
 
 #include "alloc/memory/fences.h"
 #include "alloc/memory/pages.h"
@@ -32,5 +31,3 @@ void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir
                           bool (*has_passed)(void *context, weir_cu_stream stream), void *context);
 
 void weir__retirement_end(weir__pages *pages, weir__retirement *retirement);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Changes of one statistic. Its owner guards it.
  */
-#ifndef WEIR_ALLOC_MEMORY_STAT_H
-#define WEIR_ALLOC_MEMORY_STAT_H
+#pragma once
 
 #include "weir/alloc.h"
 
@@ -19,5 +18,3 @@ static inline void weir__stat_add(weir_stat *stat, int64_t by) {
 
 static inline void weir__stat_reset_peak(weir_stat *stat) { stat->peak = stat->current; }
 static inline void weir__stat_reset_accumulated(weir_stat *stat) { stat->allocated = stat->freed = 0; }
-
-#endif

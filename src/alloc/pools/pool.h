@@ -1,8 +1,7 @@
 /*
  * The scopes that route allocations to private pools.
  */
-#ifndef WEIR_ALLOC_POOLS_POOL_H
-#define WEIR_ALLOC_POOLS_POOL_H
+#pragma once
 
 #include "alloc/cache/private_pool.h"
 
@@ -20,5 +19,3 @@ void weir__scopes_unlock(void);
 /* Open and close the scope of a capture of the runtime: allocations on its streams come from the pool. */
 weir_status weir__capture_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_cu_stream stream);
 void weir__capture_end(weir_allocator *allocator, int device, weir_pool_id id);
-
-#endif

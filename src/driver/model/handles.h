@@ -7,8 +7,7 @@
  * An object never moves, and starts with a weir__handle. A slot can be used a million times before an old handle
  * matches a new one. Where pointers have 32 bits, which a handle has to fit into, it can be used 64 times.
  */
-#ifndef WEIR_MODEL_HANDLES_H
-#define WEIR_MODEL_HANDLES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -89,5 +88,3 @@ static inline void *weir__handles_get(const weir__handles *table, uint64_t handl
 
 /* What is wrong with the table, or NULL. */
 const char *weir__handles_fault(const weir__handles *table);
-
-#endif

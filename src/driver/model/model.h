@@ -11,8 +11,7 @@
  *
  * Objects of the model start the larger objects of a table: a soft_stream begins with a model_stream.
  */
-#ifndef WEIR_MODEL_H
-#define WEIR_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -670,5 +669,3 @@ static inline bool weir__model_needs_init(weir_driver_call call) {
   return call != WEIR_CALL_Init && call != WEIR_CALL_DriverGetVersion && call != WEIR_CALL_GetErrorName &&
          call != WEIR_CALL_GetErrorString;
 }
-
-#endif

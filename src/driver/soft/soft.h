@@ -8,8 +8,7 @@
  * (memory.c). A stream is a queue of work items. engine.c alone decides which item runs next: in real time for its
  * worker threads, in stepped time for the thread that steps or waits.
  */
-#ifndef WEIR_SOFT_INTERNAL_H
-#define WEIR_SOFT_INTERNAL_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -236,5 +235,3 @@ void weir__soft_is_valid(struct soft *soft);
 
 /* Releases the lock at the end of a call, after the consistency check if expensive checks are built in. */
 void weir__soft_leave(struct soft *soft);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What a recording does when it is replayed, to be compared with a copy of it.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_BEHAVIOUR_H
-#define WEIR_OFFLINE_ANALYSE_BEHAVIOUR_H
+#pragma once
 
 #include "offline/analyse/sha256.h"
 #include "offline/read/recording.h"
@@ -24,5 +23,3 @@ void weir__behaviour_free(weir__behaviour *behaviour);
 
 /* Fails with WEIR_ERROR_BAD_DATA and says what differs. */
 weir_status weir__behaviour_compare(const weir__behaviour *before, const weir__behaviour *after);
-
-#endif

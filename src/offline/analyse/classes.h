@@ -22,8 +22,7 @@
  * Where stacks are recorded, they come first: a function of an optimizer, of the backward pass, of a module's forward
  * or of a module's conversion says where a block comes from, and its life whether it is kept.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_CLASSES_H
-#define WEIR_OFFLINE_ANALYSE_CLASSES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -65,5 +64,3 @@ void weir__classes_clear(weir__classes *classes);
 /* Requested bytes in use by class after an entry. The sum is the allocated memory then. */
 void weir__classes_sum(const weir__lives *lives, const weir__classes *classes, size_t entry,
                        uint64_t bytes[WEIR__CLASSES]);
-
-#endif

@@ -2,8 +2,7 @@
  * The cost of driver calls: a table of nanoseconds, and an estimate from counted calls. The default table was measured
  * on an H200.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_COST_H
-#define WEIR_OFFLINE_ANALYSE_COST_H
+#pragma once
 
 #include "offline/replay/meter.h"
 
@@ -27,5 +26,3 @@ weir_status weir__costs_parse(const char *name, const char *text, weir__costs *c
 
 /* In nanoseconds. A failed call counts as one for a single handle. */
 double weir__costs_estimate(const weir__costs *costs, const weir__meter_counts *counts);
-
-#endif

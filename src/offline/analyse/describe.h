@@ -1,8 +1,7 @@
 /*
  * Descriptions for people: a stack in one line, a span of time, a phase.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_DESCRIBE_H
-#define WEIR_OFFLINE_ANALYSE_DESCRIBE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,5 +41,3 @@ const char *weir__describe_blocks(const weir__recording *recording, uint32_t sta
 /* The power of two that a size is at most, and "1.00 MiB to 2.00 MiB" for it. */
 uint64_t weir__size_class(uint64_t size);
 const char *weir__describe_size_class(uint64_t class, char text[WEIR__DESCRIBE_TEXT]);
-
-#endif

@@ -10,8 +10,7 @@
  * order of their lines: these have moved. Streams other than the default one are matched in the order of their first
  * use.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_DIFF_H
-#define WEIR_OFFLINE_ANALYSE_DIFF_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -119,5 +118,3 @@ const char *weir__diff_moment_name(weir__diff_moment moment);
 const char *weir__diff_moment_text(weir__diff_moment moment);
 const char *weir__diff_key_name(weir__diff_key key);
 const char *weir__diff_change_name(weir__diff_change change);
-
-#endif

@@ -8,8 +8,7 @@
  * Two words of the reports: a pin is a live block that keeps a segment from serving the request or from being released;
  * a trial is a remedy that was tried by replay.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_EXPLAIN_H
-#define WEIR_OFFLINE_ANALYSE_EXPLAIN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -186,5 +185,3 @@ typedef struct weir__explanation {
  * */
 weir_status weir__explain(const weir__recording *recording, const weir__explain_options *options,
                           weir__explanation *explanation);
-
-#endif

@@ -2,8 +2,7 @@
  * The parts of an explanation: explain.c puts them together, explain_pins.c finds the blocks in the way, and
  * explain_remedies.c what would have helped.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_EXPLAIN_PARTS_H
-#define WEIR_OFFLINE_ANALYSE_EXPLAIN_PARTS_H
+#pragma once
 
 #include "alloc/replay_port.h"
 #include "offline/analyse/explain.h"
@@ -36,5 +35,3 @@ typedef struct weir__trial_options {
 
 /* Fills in the trials, and how much memory would have been enough. */
 weir_status weir__try_remedies(const weir__trial_options *options, weir__explanation *explanation);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The steps of a recorded job: what the recording marks, for the finder of pattern/steps.h.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_JOB_STEPS_H
-#define WEIR_OFFLINE_ANALYSE_JOB_STEPS_H
+#pragma once
 
 #include "offline/analyse/lives.h"
 #include "offline/read/recording.h"
@@ -14,5 +13,3 @@ weir_status weir__job_steps_find(const weir__recording *recording, int device, c
 
 /* Divides the history into `count` windows instead. */
 weir_status weir__job_steps_windows(const weir__lives *lives, size_t count, weir__steps *steps);
-
-#endif

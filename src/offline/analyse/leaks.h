@@ -9,8 +9,7 @@
  *
  * Peaks and sizes of activations do not matter, since they are freed within their step. The history may begin late.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_LEAKS_H
-#define WEIR_OFFLINE_ANALYSE_LEAKS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -105,5 +104,3 @@ typedef struct weir__leaks {
 weir_status weir__leaks_find(const weir__recording *recording, int device, const weir__leaks_options *options,
                              weir__leaks *leaks);
 void weir__leaks_clear(weir__leaks *leaks);
-
-#endif

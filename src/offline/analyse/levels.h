@@ -1,8 +1,7 @@
 /*
  * Bytes in use and reserved over the history of a device, entry by entry.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_LEVELS_H
-#define WEIR_OFFLINE_ANALYSE_LEVELS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -15,5 +14,3 @@ typedef struct weir__levels {
 /* The levels before the first entry of a device. */
 weir_status weir__levels_begin(const weir__recording *recording, int device, weir__levels *levels);
 void weir__levels_move(weir__levels *levels, const weir__recording_entry *entry);
-
-#endif

@@ -6,8 +6,7 @@
  * the first entry begins at 0 with is_before, and what is there after the last one ends at WEIR__LIFE_OPEN. If the
  * recording does not say what was there before (lacks_start), lives that no entry of the history shows are missing.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_LIVES_H
-#define WEIR_OFFLINE_ANALYSE_LIVES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ typedef struct weir__lives {
  * WEIR_ERROR_HOST_OUT_OF_MEMORY, or WEIR_ERROR_NOT_SUPPORTED for 2^32 - 1 entries and more. */
 weir_status weir__lives_make(const weir__recording *recording, int device, weir__lives *lives);
 void weir__lives_clear(weir__lives *lives);
-
-#endif

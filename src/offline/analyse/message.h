@@ -1,8 +1,7 @@
 /*
  * What follows from the figures of an out-of-memory message: the cause, what was missing, and names for these.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_MESSAGE_H
-#define WEIR_OFFLINE_ANALYSE_MESSAGE_H
+#pragma once
 
 #include "offline/read/message.h"
 
@@ -23,5 +22,3 @@ extern const char *const weir__message_kinds[WEIR__MESSAGE_KINDS];
 /* "rank 3", "GPU 0", or "" if neither is known. Returns `text`. */
 enum { WEIR__MESSAGE_SOURCE_TEXT = 48 };
 const char *weir__message_source_text(const weir__message *message, char text[WEIR__MESSAGE_SOURCE_TEXT]);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * A moment of a recording that a command is asked for: an entry, the peak, the first failure or the end.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_MOMENT_H
-#define WEIR_OFFLINE_ANALYSE_MOMENT_H
+#pragma once
 
 #include <stddef.h>
 
@@ -21,5 +20,3 @@ const char *weir__moment_name(weir_offline_moment moment);
 /* "the peak", "the end", "the first request that failed", "entry 4711". Returns `text`. */
 const char *weir__moment_describe(const weir__summary *summary, weir_offline_moment moment, size_t entry,
                                   char text[64]);
-
-#endif

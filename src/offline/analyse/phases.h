@@ -1,8 +1,7 @@
 /*
  * What the program said that it was doing: the phase of an entry, or else the innermost annotated range at its time.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_PHASES_H
-#define WEIR_OFFLINE_ANALYSE_PHASES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ static inline uint32_t weir__ranges_innermost(const weir__ranges *ranges) {
 /* The phase in which each block was allocated: strings of the recording, or WEIR__NO_PHASE. `lives` are those of the
  * device. free() it. */
 weir_status weir__phases_of(const weir__recording *recording, int device, const weir__lives *lives, uint32_t **phases);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What a recorded job would have done under other settings, or with less memory; one, or several side by side.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_PREDICT_H
-#define WEIR_OFFLINE_ANALYSE_PREDICT_H
+#pragma once
 
 #include "offline/analyse/cost.h"
 #include "offline/analyse/rows.h"
@@ -136,5 +135,3 @@ void weir__whatif_predict(const weir__whatif *whatif, size_t row, weir__whatif_r
 
 /* Whether a row is part of the JSON: the second one only if it differs from the first. */
 bool weir__whatif_is_shown(const weir__whatif *whatif, size_t row);
-
-#endif

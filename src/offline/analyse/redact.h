@@ -2,8 +2,7 @@
  * Removes confidential texts from a recording: names, paths and remarks become hashes. Numbers stay, so that a replay
  * makes the same decisions.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_REDACT_H
-#define WEIR_OFFLINE_ANALYSE_REDACT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -21,5 +20,3 @@ typedef struct weir__redaction {
 
 /* In place. */
 weir_status weir__redact(weir__recording *snapshot, const weir__redact_options *options, weir__redaction *redaction);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Reports as rows: the figures that tables, JSON and the page show alike.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_ROWS_H
-#define WEIR_OFFLINE_ANALYSE_ROWS_H
+#pragma once
 
 typedef enum weir__unit { WEIR__UNIT_COUNT, WEIR__UNIT_BYTES, WEIR__UNIT_SHARE, WEIR__UNIT_NS } weir__unit;
 
@@ -12,5 +11,3 @@ typedef struct weir__row {
   weir__unit unit;
   double value, other;
 } weir__row;
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * SHA-256 (FIPS 180-4).
  */
-#ifndef WEIR_OFFLINE_ANALYSE_SHA256_H
-#define WEIR_OFFLINE_ANALYSE_SHA256_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,5 +17,3 @@ typedef struct weir__sha256 {
 void weir__sha256_begin(weir__sha256 *sha);
 void weir__sha256_add(weir__sha256 *sha, const void *bytes, size_t size);
 void weir__sha256_end(weir__sha256 *sha, unsigned char digest[WEIR__SHA256_SIZE]);
-
-#endif

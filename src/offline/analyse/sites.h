@@ -1,8 +1,7 @@
 /*
  * Which frames stand for a stack: the innermost one, and the innermost of the program's own code.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_SITES_H
-#define WEIR_OFFLINE_ANALYSE_SITES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ weir__site weir__site_of(const weir__recording *recording, uint32_t stack, weir_
 
 /* Whether a file is where installed code is. */
 bool weir__lies_in_library(const char *file);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What is in a recording, counted in two passes over the history, without replay.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_SUMMARY_H
-#define WEIR_OFFLINE_ANALYSE_SUMMARY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -84,5 +83,3 @@ typedef struct weir__summary_host {
 } weir__summary_host;
 
 weir__summary_host weir__summarize_host(const weir__recording_device *host);
-
-#endif

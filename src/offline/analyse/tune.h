@@ -3,8 +3,7 @@
  * candidate is replayed completely, on every recording. The result does not depend on the number of threads and
  * processes.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_TUNE_H
-#define WEIR_OFFLINE_ANALYSE_TUNE_H
+#pragma once
 
 #include "base/parallel.h"
 #include "offline/analyse/predict.h"
@@ -68,5 +67,3 @@ size_t weir__tune_choose(const weir__tune_candidate *candidates, size_t count, b
 
 weir_status weir__tune(const weir__tune_options *options, weir__tune_result *result);
 void weir__tune_clear(weir__tune_result *result);
-
-#endif

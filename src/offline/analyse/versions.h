@@ -1,8 +1,7 @@
 /*
  * Which keys of the settings a version of PyTorch knows. It rejects a text with any other, as a whole.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_VERSIONS_H
-#define WEIR_OFFLINE_ANALYSE_VERSIONS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -30,5 +29,3 @@ weir__pytorch_version weir__key_since(const char *key);
 /* The first version that knows all keys of the settings, apart from Weir's own. `key`, which may be NULL, becomes one
  * that no older version knows; NULL if there is none. */
 weir__pytorch_version weir__settings_since(const weir__settings *settings, const char **key);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Under the recorded settings, a recording that is reproduced exactly has the history that was recorded.
  */
-#ifndef WEIR_OFFLINE_ANALYSE_WHATIF_HISTORY_H
-#define WEIR_OFFLINE_ANALYSE_WHATIF_HISTORY_H
+#pragma once
 
 #include "offline/read/recording.h"
 #include "offline/replay/replay.h"
@@ -31,5 +30,3 @@ const weir__recording *weir__whatif_history_recording(const weir__whatif_history
 
 /* For each entry, the event of the recording that was under way. */
 const uint32_t *weir__whatif_history_origins(const weir__whatif_history *history);
-
-#endif

@@ -2,8 +2,7 @@
  * Containers for what is read from untrusted files: every byte is charged to a budget, so a hostile file results in an
  * error before the host runs out of memory. Not thread-safe: the owner guards them.
  */
-#ifndef WEIR_OFFLINE_READ_BUDGET_H
-#define WEIR_OFFLINE_READ_BUDGET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -147,5 +146,3 @@ static inline uint32_t weir__strings_find(const weir__strings *strings, uint32_t
 uint32_t weir__strings_add(weir__strings *strings, weir__budget *budget, uint32_t hash, const char *text, size_t length,
                            bool is_shared);
 void weir__strings_clear(weir__strings *strings);
-
-#endif

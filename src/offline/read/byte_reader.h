@@ -1,8 +1,7 @@
 /*
  * A buffer that moves along the bytes of an input: what an opcode needs is contiguous.
  */
-#ifndef WEIR_OFFLINE_READ_BYTE_READER_H
-#define WEIR_OFFLINE_READ_BYTE_READER_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -62,5 +61,3 @@ weir_status weir__byte_reader_take(weir__byte_reader *reader, size_t size, const
 
 /* The rest of the line, without its end, which is skipped. */
 weir_status weir__byte_reader_take_line(weir__byte_reader *reader, size_t longest, const char **line, size_t *size);
-
-#endif

@@ -3,8 +3,7 @@
  * disk; if they are the same files, they have the function, file and line of an address. libdw reads their debug
  * information where it is installed; otherwise the symbol tables have the function (offline/read/elf.h).
  */
-#ifndef WEIR_OFFLINE_READ_CODE_H
-#define WEIR_OFFLINE_READ_CODE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ void weir__code_close(weir__code *code); /* NULL is allowed */
 /* The functions at a return address, inlined ones first. Writes at most `room` and returns how many; 0 if nothing is
  * known. The names stay valid. */
 size_t weir__code_names(weir__code *code, uint64_t address, weir__code_name *names, size_t room);
-
-#endif

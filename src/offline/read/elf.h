@@ -2,8 +2,7 @@
  * The build ID of a program or library on disk, and the symbol around an address. Only 64-bit ELF files in this
  * machine's byte order are read. Nothing in the file is trusted.
  */
-#ifndef WEIR_OFFLINE_READ_ELF_H
-#define WEIR_OFFLINE_READ_ELF_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,5 +20,3 @@ const unsigned char *weir__elf_build_id(const weir__elf *elf, size_t *bytes);
 /* The function around an address of the file, from .symtab or else .dynsym. NULL if there is none. Valid until the
  * close. */
 const char *weir__elf_function(weir__elf *elf, uint64_t address);
-
-#endif

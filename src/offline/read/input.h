@@ -4,8 +4,7 @@
  * Compressed data may become WEIR__INPUT_RATIO times as long, and WEIR__INPUT_FREE bytes in any case: a small file that
  * unpacks to more is refused.
  */
-#ifndef WEIR_OFFLINE_READ_INPUT_H
-#define WEIR_OFFLINE_READ_INPUT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ weir_status weir__input_peek(weir__input *input, void *to, size_t room, size_t *
 
 /* Reads at most `room` bytes. *got is 0 only at the end. */
 weir_status weir__input_read(weir__input *input, void *to, size_t room, size_t *got);
-
-#endif

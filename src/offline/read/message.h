@@ -5,8 +5,7 @@
  * Figures in such a text are rounded to two decimals, so every figure is a range, and what follows from them is a range
  * too. A statement holds for every value within the ranges, or is marked as undecided.
  */
-#ifndef WEIR_OFFLINE_READ_MESSAGE_H
-#define WEIR_OFFLINE_READ_MESSAGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -165,5 +164,3 @@ weir_status weir__messages_find(char *text, size_t size, weir__messages *message
  * written at its beginning as the byte weir__message_source, a number, and the byte WEIR__SOURCE_END. Returns the new
  * size. */
 size_t weir__message_squeeze(char *text, size_t size);
-
-#endif

@@ -16,8 +16,7 @@
  *
  * A reader is used by one thread at a time.
  */
-#ifndef WEIR_OFFLINE_READ_PICKLE_H
-#define WEIR_OFFLINE_READ_PICKLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -136,5 +135,3 @@ const weir__pickle_value *weir__pickle_items(const weir__pickle *pickle, weir__p
 
 /* A note of the consumer's for a sealed box; 0 at first. */
 uint32_t *weir__pickle_note(weir__pickle *pickle, weir__pickle_value box);
-
-#endif

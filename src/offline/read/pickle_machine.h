@@ -2,8 +2,7 @@
  * The state of the reader, shared by its files: pickle.c has the opcodes, and what they do with lists, tuples, dicts
  * and sets; pickle_scalar.c pushes numbers and texts; pickle_access.c has the calls of the consumer.
  */
-#ifndef WEIR_OFFLINE_READ_PICKLE_MACHINE_H
-#define WEIR_OFFLINE_READ_PICKLE_MACHINE_H
+#pragma once
 
 #include "offline/read/byte_reader.h"
 #include "offline/read/pickle.h"
@@ -116,5 +115,3 @@ weir_status weir__pickle_push_sized(weir__pickle *p, unsigned char op, size_t le
 
 /* The number of a memo entry, as a line. */
 weir_status weir__pickle_take_index(weir__pickle *p, uint64_t *index);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The opcodes of a pickle, by Python's names for them.
  */
-#ifndef WEIR_OFFLINE_READ_PICKLE_OPCODE_H
-#define WEIR_OFFLINE_READ_PICKLE_OPCODE_H
+#pragma once
 
 /* Those that make plain data. */
 enum weir__pickle_opcode {
@@ -63,5 +62,3 @@ enum weir__pickle_opcode {
 
 /* Why an opcode that makes no plain data is refused, and its name. NULL if there is no such opcode. */
 const char *weir__pickle_refused(unsigned char op, const char **name);
-
-#endif

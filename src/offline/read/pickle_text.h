@@ -1,8 +1,7 @@
 /*
  * The texts inside a pickle: UTF-8, and what protocols before 1 write as lines.
  */
-#ifndef WEIR_OFFLINE_READ_PICKLE_TEXT_H
-#define WEIR_OFFLINE_READ_PICKLE_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,5 +25,3 @@ weir__number weir__integer_decode(const char *text, size_t size, uint64_t *bits,
 
 /* What Python's repr(float) writes, in any locale. */
 weir__number weir__float_decode(const char *text, size_t size, double *value);
-
-#endif

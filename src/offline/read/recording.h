@@ -6,8 +6,7 @@
  * The schema of pickles grows with every release: unknown keys are counted and ignored, and newer keys may be missing.
  * Values of the wrong type are an error.
  */
-#ifndef WEIR_OFFLINE_READ_RECORDING_H
-#define WEIR_OFFLINE_READ_RECORDING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -240,5 +239,3 @@ weir_status weir__recording_check_device(const weir__recording *recording, const
 /* Replaces surrogates by U+FFFD and NUL by "?" in all texts, in place. Call it before an export: other programs accept
  * neither. */
 void weir__recording_clean_texts(weir__recording *recording);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The bytes of a ring file (record/ring_file.h), its header and its areas.
  */
-#ifndef WEIR_OFFLINE_READ_RING_AREAS_H
-#define WEIR_OFFLINE_READ_RING_AREAS_H
+#pragma once
 
 #include "base/base.h"
 #include "offline/read/budget.h"
@@ -44,5 +43,3 @@ weir_status weir__ring_no_memory(const weir__ring_areas *file);
     if (status_)                                                                                                       \
       return status_;                                                                                                  \
   } while (0)
-
-#endif

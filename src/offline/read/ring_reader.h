@@ -3,8 +3,7 @@
  * checkpoint on, the stacks and the settings, without a list of segments. Native frames have names if their program or
  * library is still there; otherwise they have its path and the offset in it.
  */
-#ifndef WEIR_OFFLINE_READ_RING_READER_H
-#define WEIR_OFFLINE_READ_RING_READER_H
+#pragma once
 
 #include "offline/read/recording.h"
 
@@ -20,5 +19,3 @@ bool weir__ring_file_begins(const void *bytes, size_t size);
 /* Reads one from an input without random access, such as a pipe or a compressed file. The caller closes it. */
 weir_status weir__ring_file_read(weir__input *source, const weir__recording_limits *limits,
                                  weir__recording **recording);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Reads the checkpoints of a ring file (record/ring_file.h): the state before the first event that it still has.
  */
-#ifndef WEIR_OFFLINE_READ_RING_STATE_H
-#define WEIR_OFFLINE_READ_RING_STATE_H
+#pragma once
 
 #include "offline/read/budget.h"
 #include "record/ring_file.h"
@@ -22,5 +21,3 @@ typedef struct weir__ring_file_start {
 weir_status weir__ring_file_start_read(const unsigned char *data, uint64_t size, const weir__ring_file_header *header,
                                        int device, weir__budget *budget, weir__ring_file_start *start, uint64_t *bad,
                                        const char **why);
-
-#endif

@@ -2,8 +2,7 @@
  * The header of ring files of version 3, which had all their space from the beginning: one log, one area of
  * checkpoints, and one of chunks.
  */
-#ifndef WEIR_OFFLINE_READ_RING_V3_H
-#define WEIR_OFFLINE_READ_RING_V3_H
+#pragma once
 
 #include "record/ring_file.h"
 
@@ -41,5 +40,3 @@ static inline uint16_t weir__ring_v3_thread(uint16_t thread) {
   number = number < WEIR__ENTRY_MAX_THREADS ? number : WEIR__ENTRY_MAX_THREADS;
   return (uint16_t)(number | reason << WEIR__ENTRY_REASON_SHIFT);
 }
-
-#endif

@@ -1,12 +1,9 @@
 /*
  * What changed between two recordings as JSON: the object of `weir diff --json`.
  */
-#ifndef WEIR_OFFLINE_RENDER_DIFF_JSON_H
-#define WEIR_OFFLINE_RENDER_DIFF_JSON_H
+#pragma once
 
 #include "inspect/json.h"
 #include "offline/analyse/diff.h"
 
 void weir__diff_json(weir__sink *sink, const char *key, const weir__diff *diff);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * An explanation as JSON: the object of `weir explain --json`.
  */
-#ifndef WEIR_OFFLINE_RENDER_EXPLAIN_JSON_H
-#define WEIR_OFFLINE_RENDER_EXPLAIN_JSON_H
+#pragma once
 
 #include "inspect/json.h"
 #include "offline/analyse/explain.h"
@@ -10,5 +9,3 @@
 /* Writes the members of an object that is open. `name` is that of the file. */
 void weir__explain_json(weir__sink *sink, const char *name, const weir__recording *recording,
                         const weir__explanation *explanation);
-
-#endif

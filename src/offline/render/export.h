@@ -2,8 +2,7 @@
  * Exports a recording for other programs: as rows of tables (CSV, SQLite) and as a trace for Perfetto. For JSON see
  * offline/render/rewrite.h.
  */
-#ifndef WEIR_OFFLINE_RENDER_EXPORT_H
-#define WEIR_OFFLINE_RENDER_EXPORT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -88,5 +87,3 @@ weir_status weir__export_collapsed(const weir__recording *snapshot, int device, 
 /* A file for speedscope.app, with a profile for each device. */
 weir_status weir__export_speedscope(const weir__recording *snapshot, int device, weir_offline_moment moment,
                                     size_t event, FILE *file);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What grows from step to step as JSON: the object of `weir leaks --json` for one device.
  */
-#ifndef WEIR_OFFLINE_RENDER_LEAKS_JSON_H
-#define WEIR_OFFLINE_RENDER_LEAKS_JSON_H
+#pragma once
 
 #include "inspect/json.h"
 #include "offline/analyse/leaks.h"
@@ -10,5 +9,3 @@
 /* `file` may be NULL. */
 void weir__leaks_json(weir__sink *sink, const char *key, const weir__recording *recording, const char *file,
                       const weir__leaks *leaks);
-
-#endif

@@ -2,8 +2,7 @@
  * An output file of the tools: base/outfile.h, compressed if its name says so. "-" and NULL are the standard output. An
  * output that is not a regular file cannot be undone.
  */
-#ifndef WEIR_OFFLINE_RENDER_OUTPUT_FILE_H
-#define WEIR_OFFLINE_RENDER_OUTPUT_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -29,5 +28,3 @@ weir_status weir__output_file_keep(weir__output_file *output);
 
 /* Removes what was not kept. */
 void weir__output_file_end(weir__output_file *output);
-
-#endif

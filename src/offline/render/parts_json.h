@@ -1,8 +1,7 @@
 /*
  * Parts that several reports have in their JSON.
  */
-#ifndef WEIR_OFFLINE_RENDER_PARTS_JSON_H
-#define WEIR_OFFLINE_RENDER_PARTS_JSON_H
+#pragma once
 
 #include "inspect/json.h"
 #include "offline/read/recording.h"
@@ -13,5 +12,3 @@ void weir__steps_json(weir__sink *sink, const char *key, const weir__steps *step
 
 /* Memory that the program created itself: {"end", "peak"}. Nothing is written if there is none. */
 void weir__outside_json(weir__sink *sink, const char *key, const weir__recording_device *device);
-
-#endif

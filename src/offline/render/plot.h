@@ -5,8 +5,7 @@
  * The size of a picture depends on its pixels, not on the history: memory over time has one value for each column of
  * pixels, and blocks that are smaller than a pixel are merged.
  */
-#ifndef WEIR_OFFLINE_RENDER_PLOT_H
-#define WEIR_OFFLINE_RENDER_PLOT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,5 +48,3 @@ typedef struct weir__plot_options {
 
 /* Writes an SVG document. WEIR_ERROR_INVALID_ARGUMENT if the recording does not have what the kind shows. */
 weir_status weir__plot_write(const weir__recording *recording, const weir__plot_options *options, FILE *file);
-
-#endif

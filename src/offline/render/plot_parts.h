@@ -1,8 +1,7 @@
 /*
  * What the pictures share: the data of a device, groups of blocks, the frame with its axes, and the legend.
  */
-#ifndef WEIR_OFFLINE_RENDER_PLOT_PARTS_H
-#define WEIR_OFFLINE_RENDER_PLOT_PARTS_H
+#pragma once
 
 #include "offline/analyse/classes.h"
 #include "offline/analyse/lives.h"
@@ -80,5 +79,3 @@ static inline weir_status weir__plot_no_memory(void) {
 static inline bool weir__plot_is_live(const weir__life *life, size_t entry) {
   return (life->is_before || life->begin <= entry) && life->freed > entry;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * Writes the elements of an SVG document. Coordinates are in pixels, with one decimal. Text from recordings is escaped,
  * and what XML does not allow is replaced.
  */
-#ifndef WEIR_OFFLINE_RENDER_PLOT_SVG_H
-#define WEIR_OFFLINE_RENDER_PLOT_SVG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,5 +53,3 @@ void weir__svg_box(weir__svg *svg, double x, double y, double width, double heig
 
 /* The width of a text at a size of 12 pixels, estimated. */
 double weir__svg_text_width(const char *text);
-
-#endif

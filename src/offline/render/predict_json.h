@@ -1,8 +1,7 @@
 /*
  * Predictions as JSON: the members of an object that is open.
  */
-#ifndef WEIR_OFFLINE_RENDER_PREDICT_JSON_H
-#define WEIR_OFFLINE_RENDER_PREDICT_JSON_H
+#pragma once
 
 #include "inspect/json.h"
 #include "offline/analyse/predict.h"
@@ -21,5 +20,3 @@ void weir__json_fit(weir__sink *sink, const char *key, const weir__fit *fit);
 
 /* All rows: what `weir whatif --json` prints for a file. */
 void weir__json_whatif(weir__sink *sink, const weir__whatif *whatif);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * A copy of a recording without confidential texts, which is checked.
  */
-#ifndef WEIR_OFFLINE_RENDER_REDACT_FILE_H
-#define WEIR_OFFLINE_RENDER_REDACT_FILE_H
+#pragma once
 
 #include "offline/analyse/redact.h"
 
@@ -16,5 +15,3 @@ typedef struct weir__redact_report {
 /* Reads `from`, writes `to`, reads it back and compares. `to` is not created if anything fails or differs. */
 weir_status weir__redact_file(const char *from, const char *to, const weir__redact_options *options,
                               weir__redact_report *report);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Writes a recording that was read from a file in PyTorch's schema again, as a pickle or as JSON.
  */
-#ifndef WEIR_OFFLINE_RENDER_REWRITE_H
-#define WEIR_OFFLINE_RENDER_REWRITE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -13,5 +12,3 @@
  * are left out. Segments are sorted by device. `step` may be NULL. */
 weir_status weir__rewrite(const weir__recording *snapshot, int device, const weir__sink_format *format, weir__step step,
                           void *step_context, FILE *file);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Summaries as JSON: the object of `weir summary --json`.
  */
-#ifndef WEIR_OFFLINE_RENDER_SUMMARY_JSON_H
-#define WEIR_OFFLINE_RENDER_SUMMARY_JSON_H
+#pragma once
 
 #include "inspect/json.h"
 #include "offline/analyse/summary.h"
@@ -10,5 +9,3 @@
 /* Writes the members of an object that is open. `name` is that of the file; there is a summary of each device. */
 void weir__summary_json(weir__sink *sink, const char *name, const weir__recording *recording,
                         const weir__summary *devices, const weir__summary_classes *classes);
-
-#endif

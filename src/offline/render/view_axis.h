@@ -2,8 +2,7 @@
  * The packed address axis: the addresses that were ever reserved or allocated, without the gaps between them, in units
  * of 512 bytes.
  */
-#ifndef WEIR_OFFLINE_RENDER_VIEW_AXIS_H
-#define WEIR_OFFLINE_RENDER_VIEW_AXIS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ bool weir__view_axis_find(weir__view_axis *axis, uint64_t address, uint64_t size
  * memory. */
 bool weir__view_axis_place(weir__view_axis *axis, const weir__lives *lives, const weir__settings *settings, uint32_t *y,
                            uint32_t *units);
-
-#endif

@@ -6,8 +6,7 @@
  * what it shows. The parts are made by view_axis.c (addresses), view_counters.c (memory over time), view_groups.c (the
  * same by stack, size, ...), view_tiles.c (the rectangles of blocks), view_marks.c (phases, times) and view_stacks.c.
  */
-#ifndef WEIR_OFFLINE_RENDER_VIEW_DATA_H
-#define WEIR_OFFLINE_RENDER_VIEW_DATA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,5 +80,3 @@ weir_status weir__view_pack(weir__view_data *data, const char *name, bool is_raw
 void weir__view_header(const weir__view_data *data, unsigned char header[WEIR__VIEW_HEADER]);
 size_t weir__view_size(const weir__view_data *data);
 weir_status weir__view_write(const weir__view_data *data, FILE *file);
-
-#endif

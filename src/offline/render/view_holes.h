@@ -7,8 +7,7 @@
  * node has the lowest count below it and the longest run of leaves with that count, without what was added to whole
  * nodes above it, so nothing is pushed down.
  */
-#ifndef WEIR_OFFLINE_RENDER_VIEW_HOLES_H
-#define WEIR_OFFLINE_RENDER_VIEW_HOLES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -55,5 +54,3 @@ void weir__holes_cover(weir__holes *holes, weir__holes_range range, bool is_begi
 uint64_t weir__holes_largest(const weir__holes *holes);
 
 void weir__holes_clear(weir__holes *holes);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What the parts of the view data share.
  */
-#ifndef WEIR_OFFLINE_RENDER_VIEW_PARTS_H
-#define WEIR_OFFLINE_RENDER_VIEW_PARTS_H
+#pragma once
 
 #include "inspect/json.h"
 #include "offline/analyse/classes.h"
@@ -93,5 +92,3 @@ weir_status weir__view_write_marks(weir__view *view);
 weir_status weir__view_write_stacks(weir__view *view); /* after all that refer to stacks */
 
 void weir__view_columns_clear(weir__view_columns *columns);
-
-#endif

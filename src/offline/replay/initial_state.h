@@ -15,8 +15,7 @@
  *
  * A recording of WEIR_RECORD has checkpoints instead: the reader has chosen one, and nothing is inferred.
  */
-#ifndef WEIR_OFFLINE_REPLAY_INITIAL_STATE_H
-#define WEIR_OFFLINE_REPLAY_INITIAL_STATE_H
+#pragma once
 
 #include "alloc/replay_port.h"
 #include "offline/replay/states.h"
@@ -25,5 +24,3 @@
  * the recorded ones. If the recording has a checkpoint, `first` is 0. */
 weir_status weir__initial_state_make(const weir__recording *recording, const weir__recording_device *device,
                                      size_t first, const weir__settings *settings, weir__state *start);
-
-#endif

@@ -2,8 +2,7 @@
  * A driver table around another one that counts the calls that manage memory, with their handles and bytes. Like the
  * ledger, it is used by one thread at a time.
  */
-#ifndef WEIR_OFFLINE_REPLAY_METER_H
-#define WEIR_OFFLINE_REPLAY_METER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -58,5 +57,3 @@ void weir__meter_reset(weir_driver *driver);
 typedef bool weir__meter_is_idle(void *context, weir_cu_stream stream);
 void weir__meter_ask(weir_driver *driver, weir__meter_is_idle *is_idle, void *context);
 void weir__meter_work(weir_driver *driver);
-
-#endif

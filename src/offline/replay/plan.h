@@ -13,8 +13,7 @@
  * - A recording of WEIR_RECORD names threads, and says of each segment whether it was for a request, so nothing has to
  *   be guessed. It also has the settings and limits that the program changed on its way.
  */
-#ifndef WEIR_OFFLINE_REPLAY_PLAN_H
-#define WEIR_OFFLINE_REPLAY_PLAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -152,5 +151,3 @@ bool weir__plan_is_capture(const weir__plan *plan, size_t request);
 
 /* Whether blocks that other streams used became free right before a request, or for it. */
 bool weir__plan_waited(const weir__plan *plan, size_t request);
-
-#endif

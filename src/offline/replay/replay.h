@@ -8,8 +8,7 @@
  * Checked replays find out what a recording does not say, once, when a weir__replayer is opened (replay_infer.c). After
  * that it can be run under any settings, any number of times and by many threads at once (replay_run.c).
  */
-#ifndef WEIR_OFFLINE_REPLAY_REPLAY_H
-#define WEIR_OFFLINE_REPLAY_REPLAY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -140,5 +139,3 @@ weir_status weir__replayer_capacity_of(const weir__replayer *replayer, const wei
 /* Opens, and runs once. */
 weir_status weir__replay(const weir__recording *recording, const weir__replay_options *options,
                          weir__replay_report *report);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * One run of a plan, and what running and inferring share.
  */
-#ifndef WEIR_OFFLINE_REPLAY_RUN_H
-#define WEIR_OFFLINE_REPLAY_RUN_H
+#pragma once
 
 #include "offline/replay/plan.h"
 #include "offline/replay/replay.h"
@@ -53,5 +52,3 @@ weir_status weir__replay_check_memory(uint64_t memory);
 /* The capacity of a device of `memory` bytes of which the program allows itself `fraction`, or, where that is 0, the
  * part that its settings say. */
 weir__capacity weir__replay_part(uint64_t memory, double fraction, double of_settings);
-
-#endif

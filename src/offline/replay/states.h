@@ -1,8 +1,7 @@
 /*
  * States (record/state.h) of a replay and of a recording.
  */
-#ifndef WEIR_OFFLINE_REPLAY_STATES_H
-#define WEIR_OFFLINE_REPLAY_STATES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -23,5 +22,3 @@ void weir__state_find_events(weir__state *state, const weir__recording_entry *ev
 
 /* Takes the stacks of active blocks that no event allocated from the same blocks in another state. */
 void weir__state_take_stacks(weir__state *state, const weir__state *from);
-
-#endif

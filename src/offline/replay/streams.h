@@ -5,8 +5,7 @@
  * gets a small handle of its own. The order of handles is kept, since the allocator goes through streams in it. The
  * handles 0, 1 and 2 have a meaning of their own in CUDA and stay.
  */
-#ifndef WEIR_OFFLINE_REPLAY_STREAMS_H
-#define WEIR_OFFLINE_REPLAY_STREAMS_H
+#pragma once
 
 #include "offline/read/recording.h"
 
@@ -29,5 +28,3 @@ int64_t weir__replay_stream_raw(const weir__replay_streams *streams, weir_cu_str
 
 /* The handle in the replay of a recorded one, which the recording has; NULL otherwise. */
 weir_cu_stream weir__replay_stream_of(const weir__replay_streams *streams, int64_t raw);
-
-#endif
