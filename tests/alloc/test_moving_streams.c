@@ -10,14 +10,22 @@
 
 /* ---- Other streams ---- */
 
-FIXTURE(.teardown = alloc_teardown)
+static weir_cu_stream one, other;
 
-TEST(idle_stream_lends_pages) {
-  alloc_open("moving_pages:True", GIB);
-  weir_cu_stream one = work_stream(), other = work_stream();
+/* The pages of a block that was freed while work of `one` uses them. */
+static void leave_pages(const char *conf) {
+  alloc_open(conf, GIB);
+  one = work_stream();
+  other = work_stream();
   void *p = get(40 * MIB, one);
   fill(p, 1, 40 * MIB, one);
   put(p);
+}
+
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(idle_stream_lends_pages) {
+  leave_pages("moving_pages:True");
   soft_step_all();
   void *q = get(40 * MIB, other);
   assert_int_equal(reserved(), 40 * (int64_t)MIB);
@@ -28,11 +36,7 @@ TEST(idle_stream_lends_pages) {
 }
 
 TEST(busy_stream_does_not) {
-  alloc_open("moving_pages:True", GIB);
-  weir_cu_stream one = work_stream(), other = work_stream();
-  void *p = get(40 * MIB, one);
-  fill(p, 1, 40 * MIB, one);
-  put(p);
+  leave_pages("moving_pages:True");
   void *q = get(40 * MIB, other);
   assert_int_equal(reserved(), 80 * (int64_t)MIB);
   assert_int_equal(stats_of(0).moving_pages_moved, 0);
@@ -46,11 +50,7 @@ TEST(busy_stream_does_not) {
 
 /* The stream that gets the pages waits, on the device, for the one that gives them. */
 TEST(across_streams_behind_a_wait) {
-  alloc_open("moving_pages:True,moving_pages_across_streams:True", GIB);
-  weir_cu_stream one = work_stream(), other = work_stream();
-  void *p = get(40 * MIB, one);
-  fill(p, 1, 40 * MIB, one);
-  put(p);
+  leave_pages("moving_pages:True,moving_pages_across_streams:True");
   void *q = get(40 * MIB, other);
   assert_int_equal(reserved(), 40 * (int64_t)MIB);
   assert_int_equal(waiting_calls(), 0);
@@ -66,11 +66,7 @@ TEST(across_streams_behind_a_wait) {
 
 /* Later work of the stream that gave the pages does not hold up the other. */
 TEST(across_streams_waits_for_earlier_work_only) {
-  alloc_open("moving_pages:True,moving_pages_across_streams:True", GIB);
-  weir_cu_stream one = work_stream(), other = work_stream();
-  void *p = get(40 * MIB, one);
-  fill(p, 1, 40 * MIB, one);
-  put(p);
+  leave_pages("moving_pages:True,moving_pages_across_streams:True");
   void *q = get(40 * MIB, other);
   work(one);
   fill(q, 2, 40 * MIB, other);
@@ -87,11 +83,7 @@ TEST(across_streams_waits_for_earlier_work_only) {
 TEST(across_streams_without_an_event) {
   static const weir_driver_call failing[] = {WEIR_CALL_EventRecord, WEIR_CALL_StreamWaitEvent};
   for (size_t i = 0; i < WEIR_COUNT_OF(failing); i++) {
-    alloc_open("moving_pages:True,moving_pages_across_streams:True", GIB);
-    weir_cu_stream one = work_stream(), other = work_stream();
-    void *p = get(40 * MIB, one);
-    fill(p, 1, 40 * MIB, one);
-    put(p);
+    leave_pages("moving_pages:True,moving_pages_across_streams:True");
     assert_ok(weir_fault_nth(faults, failing[i], 1, WEIR_CU_UNKNOWN, 0));
     void *q = get(40 * MIB, other);
     assert_int_equal(reserved(), 80 * (int64_t)MIB);
@@ -103,7 +95,8 @@ TEST(across_streams_without_an_event) {
 
 TEST(completed_only) {
   alloc_open("moving_pages:True,moving_pages_completed_only:True,moving_pages_across_streams:True", GIB);
-  weir_cu_stream one = work_stream(), other = work_stream();
+  one = work_stream();
+  other = work_stream();
   holes h = make_holes(one);
   int64_t before = reserved();
   fill(h.kept[0], 1, 100, one);
@@ -160,7 +153,7 @@ TEST(peers) {
 /* The pattern that strands memory in servers: each stream works once, and then has nothing to do. */
 TEST(many_streams_that_go_idle) {
   alloc_open("moving_pages:True", 8 * GIB);
-  int64_t one = 0;
+  int64_t first = 0;
   for (int i = 0; i < usual_or_long(10, 32); i++) {
     weir_cu_stream stream = work_stream();
     void *p[24];
@@ -173,9 +166,9 @@ TEST(many_streams_that_go_idle) {
       put(p[k]);
     soft_step_all();
     if (!i)
-      one = reserved();
+      first = reserved();
   }
-  assert_true((double)reserved() <= 1.1 * (double)one);
+  assert_true((double)reserved() <= 1.1 * (double)first);
   assert_int_equal(waiting_calls(), 0);
   alloc_close();
 }
@@ -223,7 +216,8 @@ TEST(retired_after_the_work) {
 /* A page returns to an address that is about to be unmapped: that address stays. */
 TEST(wanted_again_while_it_retires) {
   alloc_open("moving_pages:True,moving_pages_max_aliases:0", 4 * GIB);
-  weir_cu_stream stream = work_stream(), other = work_stream();
+  weir_cu_stream stream = work_stream();
+  other = work_stream();
   void *a = get(40 * MIB, stream);
   put(a);
   void *b = get(40 * MIB, other); /* `stream` is idle; its pages move, and their aliases begin to retire */
@@ -339,7 +333,8 @@ TEST(stalled_stream_holds_up_no_other) {
 /* The address of the page's first life, in a stream that has new work now, does not retire before that work. */
 TEST(alias_of_a_busy_stream_stays) {
   alloc_open("moving_pages:True,moving_pages_max_aliases:0", 4 * GIB);
-  weir_cu_stream one = work_stream(), other = work_stream();
+  one = work_stream();
+  other = work_stream();
   put(get(40 * MIB, one));
   work(other);
   void *b = get(40 * MIB, other); /* from `one`, which is idle */
@@ -368,7 +363,8 @@ TEST(alias_of_a_busy_stream_stays) {
 /* A block that another stream uses is not free, and its pages stay, until that stream has passed. */
 TEST(used_by_another_stream) {
   alloc_open("moving_pages:True,moving_pages_max_aliases:0", 4 * GIB);
-  weir_cu_stream stream = work_stream(), other = work_stream();
+  weir_cu_stream stream = work_stream();
+  other = work_stream();
   holes h = make_holes(stream);
   void *a = get(40 * MIB, stream), *b = get(40 * MIB, stream);
   also_used_by(a, other);
@@ -399,7 +395,8 @@ TEST(used_by_another_stream) {
 /* The same where the other stream uses a block that the page has moved to. */
 TEST(moved_and_used_by_another_stream) {
   alloc_open("moving_pages:True,moving_pages_max_aliases:0", 4 * GIB);
-  weir_cu_stream stream = work_stream(), other = work_stream();
+  weir_cu_stream stream = work_stream();
+  other = work_stream();
   holes h = make_holes(stream);
   void *p = get(72 * MIB, stream);
   also_used_by(p, other);

@@ -70,165 +70,73 @@ static void end(pickle *p) {
   p->file = NULL;
 }
 
-static void empty(pickle *p, const char *key) {
-  text(p, key);
-  OP(p, "]");
-}
-
-static void block(pickle *p) {
-  OP(p, "}(");
-  key_and_number(p, "size", 512);
-  key_and_number(p, "address", 512);
-  text(p, "state");
-  text(p, "inactive");
-}
-
-static void segment(pickle *p) {
-  OP(p, "}(");
-  key_and_number(p, "device", 0);
-  key_and_number(p, "address", 512);
-  key_and_number(p, "total_size", 512);
-  key_and_number(p, "stream", 0);
-}
-
-static void event(pickle *p) {
-  text(p, "action");
-  put(p, 10);
-  text(p, "alloc");
-  put(p, 11);
-  key_and_number(p, "addr", 512);
-  key_and_number(p, "size", 512);
-  key_and_number(p, "stream", 0);
-}
-
 /* ---- Cases of about `n` bytes ---- */
 
-static void segments_times_blocks(pickle *p, size_t n) {
-  text(p, "segments");
-  OP(p, "](");
-  segment(p);
-  text(p, "blocks");
-  OP(p, "](");
-  block(p);
-  OP(p, "u");
-  put(p, 1);
-  again(p, 1, n / 4);
-  OP(p, "eu");
-  put(p, 2);
-  again(p, 2, n / 4);
-  OP(p, "e");
+static void many_events(pickle *p, const char *key, bool is_stack, size_t n);
+
+/* Writes words: 'word' is a text, and key:1 a key with a number. =1 puts the value on top into place 1 of the memo,
+ * from which 1*5 pushes it five times, 1/4 n/4 times, 1,3/8 n/8 times in turn with place 3, and 2T/6 n/6 times with
+ * True. KEYS are n/6 keys that mean nothing. All else are opcodes. */
+static void write_words(pickle *p, const char *line, size_t n) {
+  char words[400], key[32], *next;
+  int place, other, number;
+  assert_in_range(strlen(line), 0, sizeof words - 1);
+  strcpy(words, line);
+  for (const char *w = strtok_r(words, " ", &next); w; w = strtok_r(NULL, " ", &next)) {
+    if (sscanf(w, "%d*%d", &place, &number) == 2)
+      again(p, (char)place, (size_t)number);
+    else if (sscanf(w, "%d/%d", &place, &number) == 2)
+      again(p, (char)place, n / (size_t)number);
+    else if (sscanf(w, "%d,%d/%d", &place, &other, &number) == 3)
+      for (size_t i = 0; i < n / (size_t)number; i++)
+        op(p, (const char[]){'h', (char)place, 'h', (char)other}, 4);
+    else if (sscanf(w, "%dT/%d", &place, &number) == 2)
+      for (size_t i = 0; i < n / (size_t)number; i++)
+        op(p, (const char[]){'h', (char)place, '\x88'}, 3);
+    else if (sscanf(w, "=%d", &place) == 1)
+      put(p, (char)place);
+    else if (sscanf(w, "%31[a-z_]:%d", key, &number) == 2)
+      key_and_number(p, key, number);
+    else if (sscanf(w, "'%31[^']", key) == 1)
+      text(p, key);
+    else if (strcmp(w, "KEYS") == 0)
+      many_keys(p, n / 6);
+    else if (strcmp(w, "STACKS") == 0 || strcmp(w, "TEXTS") == 0)
+      many_events(p, *w == 'S' ? "frames" : "user_metadata", *w == 'S', n);
+    else
+      op(p, w, strlen(w));
+  }
 }
 
-static void segments_times_keys(pickle *p, size_t n) {
-  text(p, "segments");
-  OP(p, "](");
-  segment(p);
-  empty(p, "blocks");
-  many_keys(p, n / 6);
-  OP(p, "u");
-  put(p, 2);
-  again(p, 2, n / 4);
-  OP(p, "e");
-}
+#define BLOCK "}( size:512 address:512 'state' 'inactive' "
+#define SEGMENT "'segments' ]( }( device:0 address:512 total_size:512 stream:0 'blocks' ]"
+#define EVENT "'action' =10 'alloc' =11 addr:512 size:512 stream:0 "
+#define FRAME "'name' 'f' 'filename' 'f.py' line:1 "
+#define TRACES "'segments' ] 'device_traces' ]("
 
-static void blocks_times_keys(pickle *p, size_t n) {
-  text(p, "segments");
-  OP(p, "](");
-  segment(p);
-  text(p, "blocks");
-  OP(p, "](");
-  block(p);
-  many_keys(p, n / 6);
-  OP(p, "u");
-  put(p, 1);
-  again(p, 1, n / 4);
-  OP(p, "eue");
-}
+static const char segments_times_blocks[] = SEGMENT "( " BLOCK "u =1 1/4 eu =2 2/4 e";
+static const char segments_times_keys[] = SEGMENT " KEYS u =2 2/4 e";
+static const char blocks_times_keys[] = SEGMENT "( " BLOCK "KEYS u =1 1/4 eue";
+static const char devices_times_events[] = TRACES "](}( " EVENT "u =1 1/2 e =2 2*1023 e";
+static const char events_times_keys[] = TRACES "](}20( " EVENT "KEYS u =1 1/4 ee"; /* 20: no hook takes it */
+static const char frames_times_keys[] = TRACES "](}( " EVENT "'frames' ](}20( " FRAME "KEYS u =1 1/4 euee";
+static const char annotations_times_keys[] = "'segments' ] 'external_annotations' ](}( 'name' 'step' KEYS u =1 1/4 e";
+static const char settings_times_settings[] =
+    "'segments' ] 'allocator_settings' }( 'outer' =1 }( 'inner' =2 N 2T/6 u =3 1,3/8 u";
+static const char events_times_frames[] = TRACES "](}( " EVENT "STACKS";
+static const char events_times_text[] = TRACES "](}( " EVENT "TEXTS";
 
-static void devices_times_events(pickle *p, size_t n) {
-  empty(p, "segments");
-  text(p, "device_traces");
-  OP(p, "](](}(");
-  event(p);
-  OP(p, "u");
-  put(p, 1);
-  again(p, 1, n / 2);
-  OP(p, "e");
-  put(p, 2);
-  again(p, 2, 1023);
-  OP(p, "e");
-}
-
-/* Two references before it is complete: no hook takes it. */
-static void events_times_keys(pickle *p, size_t n) {
-  empty(p, "segments");
-  text(p, "device_traces");
-  OP(p, "](](}20(");
-  event(p);
-  many_keys(p, n / 6);
-  OP(p, "u");
-  put(p, 1);
-  again(p, 1, n / 4);
-  OP(p, "ee");
-}
-
-static void frames_times_keys(pickle *p, size_t n) {
-  empty(p, "segments");
-  text(p, "device_traces");
-  OP(p, "](](}(");
-  event(p);
-  text(p, "frames");
-  OP(p, "](}20(");
-  text(p, "name");
-  text(p, "f");
-  text(p, "filename");
-  text(p, "f.py");
-  key_and_number(p, "line", 1);
-  many_keys(p, n / 6);
-  OP(p, "u");
-  put(p, 1);
-  again(p, 1, n / 4);
-  OP(p, "euee");
-}
-
-static void annotations_times_keys(pickle *p, size_t n) {
-  empty(p, "segments");
-  text(p, "external_annotations");
-  OP(p, "](}(");
-  text(p, "name");
-  text(p, "step");
-  many_keys(p, n / 6);
-  OP(p, "u");
-  put(p, 1);
-  again(p, 1, n / 4);
-  OP(p, "e");
-}
-
-static void settings_times_settings(pickle *p, size_t n) {
-  empty(p, "segments");
-  text(p, "allocator_settings");
-  OP(p, "}(");
-  text(p, "outer");
-  put(p, 1);
-  OP(p, "}(");
-  text(p, "inner");
-  put(p, 2);
-  OP(p, "N");
-  for (size_t i = 0; i < n / 6; i++)
-    OP(p, "h\2\x88");
-  OP(p, "u");
-  put(p, 3);
-  for (size_t i = 0; i < n / 8; i++)
-    OP(p, "h\1h\3");
-  OP(p, "u");
+static void long_text(pickle *p, size_t n) {
+  char *letters = malloc(n / 2 + 1);
+  assert_non_null(letters);
+  memset(letters, 'x', n / 2);
+  letters[n / 2] = 0;
+  text(p, letters);
+  free(letters);
 }
 
 /* Events of a few bytes that share a stack of many frames, or a long text. */
-static void many_events(pickle *p, const char *key, void (*shared)(pickle *, size_t), size_t n) {
-  empty(p, "segments");
-  text(p, "device_traces");
-  OP(p, "](](}(");
-  event(p);
+static void many_events(pickle *p, const char *key, bool is_stack, size_t n) {
   text(p, "addr");
   put(p, 12);
   OP(p, "K\1");
@@ -240,38 +148,16 @@ static void many_events(pickle *p, const char *key, void (*shared)(pickle *, siz
   OP(p, "K\0");
   text(p, key);
   put(p, 15);
-  shared(p, n);
+  if (is_stack)
+    write_words(p, "](}( " FRAME "u =1 1/4 e", n);
+  else
+    long_text(p, n);
   put(p, 16);
   OP(p, "u");
   for (size_t i = 0; i < n / 50; i++)
     OP(p, "}(h\12h\13h\14K\1h\15K\1h\16K\0h\17h\20u");
   OP(p, "ee");
 }
-
-static void deep_stack(pickle *p, size_t n) {
-  OP(p, "](}(");
-  text(p, "name");
-  text(p, "f");
-  text(p, "filename");
-  text(p, "f.py");
-  key_and_number(p, "line", 1);
-  OP(p, "u");
-  put(p, 1);
-  again(p, 1, n / 4);
-  OP(p, "e");
-}
-
-static void long_text(pickle *p, size_t n) {
-  char *letters = malloc(n / 2 + 1);
-  assert_non_null(letters);
-  memset(letters, 'x', n / 2);
-  letters[n / 2] = 0;
-  text(p, letters);
-  free(letters);
-}
-
-static void events_times_frames(pickle *p, size_t n) { many_events(p, "frames", deep_stack, n); }
-static void events_times_text(pickle *p, size_t n) { many_events(p, "user_metadata", long_text, n); }
 
 /* ---- Memory and time ---- */
 
@@ -286,10 +172,10 @@ static weir_status read_pickle(const pickle *p, weir__recording **s) {
 }
 
 /* Reads it in a process of its own, and checks what that took. `said` is in the error; NULL if there must be none. */
-static void check(void (*make)(pickle *, size_t), size_t n, const char *said) {
+static void check(const char *words, size_t n, const char *said) {
   pickle p = {0};
   begin(&p);
-  make(&p, n);
+  write_words(&p, words, n);
   end(&p);
   pid_t child = fork();
   assert_true(child >= 0);
@@ -336,11 +222,11 @@ TEST(shared_values_are_read_once) {
   }
 }
 
-static weir__recording *read_case(void (*make)(pickle *, size_t), size_t n) {
+static weir__recording *read_case(const char *words, size_t n) {
   pickle p = {0};
   begin(&p);
   weir__recording *s = NULL;
-  make(&p, n);
+  write_words(&p, words, n);
   end(&p);
   assert_int_equal(read_pickle(&p, &s), WEIR_OK);
   free(p.data);
