@@ -24,13 +24,17 @@
 enum planted {
   nothing,
   no_access,      /* none -> owner: made, but not accessible */
+  owns_import,    /* none -> owner: imported, and its handle, which is the caller's, is released with it */
   two_owners,     /* owner -> alias: the page moves on, but the old mapping stays its owner too */
+  stays_alias,    /* alias -> owner: it stays in the list of aliases */
+  retires_in_use, /* alias -> retiring: work that was not waited for uses it */
   keeps_fence,    /* retiring -> owner: the page returns, but its mapping still waits for the fence */
   ignores_fences, /* retiring -> none: too early */
   leaves_aliases, /* owner -> none: its other mappings stay */
   keeps_handle,   /* page -> none: its memory is not released */
   skips_undo,     /* a failed transaction leaves its mappings behind */
   forgets_stuck,  /* ... and what could not be undone is used again */
+  keeps_stuck,    /* stuck -> none: it stays mapped */
   plants
 };
 static enum planted planted;
@@ -48,6 +52,7 @@ typedef enum kind {
   MAKE,
   MAKE_TWO,
   MAKE_LARGE,
+  IMPORT,
   MOVE,
   MOVE_AND_MAKE,
   RETURN,
@@ -58,8 +63,9 @@ typedef enum kind {
   WORK,
   STEP
 } kind;
-static const char *const kind_names[] = {"make",    "make_two", "make_large", "move", "move_and_make", "return",
-                                         "release", "clear",    "retire",     "poll", "work",          "step"};
+static const char *const kind_names[] = {"make",          "make_two", "make_large", "import", "move",
+                                         "move_and_make", "return",   "release",    "clear",  "retire",
+                                         "poll",          "work",     "step"};
 
 /* `from` and `to` are slots of all reservations, or streams. Call number `fault` of the driver fails, or, if that is
  * UNDO_FAILS, cuMemSetAccess and then cuMemUnmap. */
@@ -93,6 +99,7 @@ static struct world {
 
 static weir_driver *faults; /* wraps d */
 static bool prints;
+static bool imports;            /* the second reservation is for imported pages, and the first one for others */
 static int slots_of_second = 1; /* reservation: fewer than SLOTS save time */
 static unsigned long runs, seen_pairs[2][2][5];
 
@@ -138,11 +145,12 @@ static int list_ops(op ops[MAX_OPS]) {
   int count = 0, made = page_count();
 #define ADD(...) (ops[count++] = (op){__VA_ARGS__})
   for (int to = 0; to < RESERVATIONS * SLOTS; to++) {
+    bool is_received = reservation_of(to)->pins & WEIR__PIN_RECEIVED;
     if (made < MAX_PAGES && is_clean(to, 1))
-      ADD(MAKE, 0, (uint8_t)to, 0);
-    if (made < MAX_PAGES - 1 && is_clean(to, 2))
+      ADD(is_received ? IMPORT : MAKE, 0, (uint8_t)to, 0);
+    if (made < MAX_PAGES - 1 && !is_received && is_clean(to, 2))
       ADD(MAKE_TWO, 0, (uint8_t)to, 0);
-    if (made < MAX_PAGES && is_clean(to, 2))
+    if (made < MAX_PAGES && !is_received && is_clean(to, 2))
       ADD(MAKE_LARGE, 0, (uint8_t)to, 0);
     weir__mapping *m = begins(to) ? mapping_of(to) : NULL;
     if (m && weir__is_alias(m) && may_pass(m->page, m->reservation))
@@ -153,7 +161,7 @@ static int list_ops(op ops[MAX_OPS]) {
       ADD(WORK, 0, (uint8_t)to, 0);
     if (m && m->state == WEIR__MAPPING_STUCK)
       ADD(CLEAR, 0, (uint8_t)to, 0);
-    for (int from = 0; from < RESERVATIONS * SLOTS; from++) {
+    for (int from = 0; from < RESERVATIONS * SLOTS && !is_received; from++) {
       const weir__mapping *owner = begins(from) ? mapping_of(from) : NULL;
       if (!owner || !weir__is_owner(owner) || !may_pass(owner->page, reservation_of(to)) ||
           !is_clean(to, (int)(owner->page->bytes / SLOT)))
@@ -212,7 +220,7 @@ static void forget_unmapped(void) {
 static bool change(weir__page_change *changes, size_t count) {
   bool done = weir__pages_change(&w.pages, changes, count);
   for (size_t i = 0; done && i < count; i++)
-    if (changes[i].action == WEIR__PAGE_MAKE)
+    if (changes[i].action == WEIR__PAGE_MAKE || changes[i].action == WEIR__PAGE_IMPORT)
       know(changes[i].page);
   return done;
 }
@@ -248,6 +256,13 @@ static bool run(op o) {
   case MAKE_LARGE:
     changes[0] = change_at(WEIR__PAGE_MAKE, to, o.kind == MAKE ? SLOT : 2 * SLOT);
     return change(changes, 1);
+  case IMPORT: {
+    changes[0] = change_at(WEIR__PAGE_IMPORT, to, SLOT);
+    assert_cu(d->MemCreate(d, &changes[0].handle, SLOT, &w.pages.prop, 0));
+    bool done = change(changes, 1);
+    assert_cu(d->MemRelease(d, changes[0].handle));
+    return done;
+  }
   case MAKE_TWO:
     changes[0] = change_at(WEIR__PAGE_MAKE, to, SLOT);
     changes[1] = change_at(WEIR__PAGE_MAKE, to + 1, SLOT);
@@ -266,7 +281,11 @@ static bool run(op o) {
     changes[0] = change_at(WEIR__PAGE_RELEASE, to, m->page->bytes);
     return change(changes, 1);
   case CLEAR:
-    return weir__pages_clear(&w.pages, m->reservation, m->address, m->page->bytes);
+    if (!weir__pages_clear(&w.pages, m->reservation, m->address, m->page->bytes))
+      return false;
+    if (mapping_of(to))
+      broken("slot %d is mapped after a clear", to);
+    return true;
   case RETIRE: {
     unsigned long pending = 0; /* with an event, if one was recorded */
     weir__aliases_retire(&w.pages, &w.retirement, w.streams[to], 0, has_passed, NULL);
@@ -393,6 +412,7 @@ static void begin_world(void) {
   for (int i = 0; i < RESERVATIONS; i++) {
     assert_cu(weir__reservation_open(&w.pages, &w.reservations[i], SLOTS * SLOT, SLOT));
     w.reservations[i].stream = w.streams[i];
+    w.reservations[i].pins = i && imports ? WEIR__PIN_RECEIVED : 0;
   }
 }
 
@@ -607,14 +627,28 @@ TEST(all_states) {
     assert_true(seen_pairs[i != WEIR__MAPPING_STUCK][0][i] > 0);
 }
 
+/* Pages of another process belong to a reservation of their own, which they do not leave. */
+TEST(imported_pages) {
+  exploration e;
+  prints = imports = true;
+  slots_of_second = 1;
+  runs = 0;
+  int depth = usual_or_long(4, 5);
+  assert_true(explore(&e, depth, true));
+  printf("%zu states within %d operations, %zu transitions, %lu runs\n", e.known.count, depth, e.transitions, runs);
+  imports = false;
+}
+
 TEST(every_planted_fault_is_found) {
-  prints = false;
+  prints = imports = false;
   for (int fault = nothing + 1; fault < plants; fault++) {
     exploration e;
     planted = (enum planted)fault;
-    if (explore(&e, 5, false) && explore(&e, 5, true))
+    imports = fault == owns_import;
+    if (explore(&e, fault == retires_in_use ? 6 : 5, false) && explore(&e, 5, true)) /* its event needs a step more */
       fail_msg("the explorer does not find fault %d", fault);
     planted = nothing;
+    imports = false;
     close_device(NULL);
     open_device(NULL);
   }

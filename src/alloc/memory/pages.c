@@ -178,7 +178,8 @@ static void disown(weir__mapping *mapping) {
 static void belong(weir__pages *pages, weir__mapping *mapping) {
   weir__page *page = mapping->page;
   weir__mapping *old = page->owner;
-  alias_remove(pages, mapping);
+  if (!WEIR__PLANTED(stays_alias))
+    alias_remove(pages, mapping);
   page->home = old;
   if (old) {
     disown(old);
@@ -341,7 +342,7 @@ static bool prepare(weir__pages *pages, weir__page_change *changes, size_t count
       c->page = weir__slab_alloc(&pages->pages, sizeof *c->page);
       if (!c->page)
         return false;
-      *c->page = (weir__page){.bytes = c->bytes};
+      *c->page = (weir__page){.bytes = c->bytes, .handle = WEIR__PLANTED(owns_import) ? c->handle : 0};
     }
     c->mapping = weir__slab_alloc(&pages->mappings, sizeof *c->mapping);
     if (!c->mapping)
@@ -476,7 +477,7 @@ bool weir__pages_change(weir__pages *pages, weir__page_change *changes, size_t c
 bool weir__pages_clear(weir__pages *pages, weir__reservation *reservation, uint64_t address, uint64_t bytes) {
   for (uint64_t at = address; at < address + bytes; at += reservation->slot) {
     weir__mapping *mapping = weir__mapping_at(reservation, at);
-    if (mapping && !weir__is_owner(mapping) && !unmap(pages, mapping))
+    if (mapping && !weir__is_owner(mapping) && !WEIR__PLANTED(keeps_stuck) && !unmap(pages, mapping))
       return false;
   }
   return true;

@@ -61,7 +61,7 @@ void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir
     if (m->fence)
       continue;
     if (user != asked)
-      is_passed = user == stream || has_passed(context, user);
+      is_passed = user == stream || WEIR__PLANTED(retires_in_use) || has_passed(context, user);
     asked = user;
     if (!is_passed)
       continue;
