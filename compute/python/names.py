@@ -15,7 +15,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent / "weir"
 # Names of modules that are names of the package too. None stands for all that the module exports.
 EXPORTED = {"amp": ["GradScaler", "autocast"], "random": None, "serialization": ["load", "save"]}
-PRIVATE = {"random": ["_get_device", "_get_generator", "_get_rng_state_offset", "_set_rng_state_offset"]}
+PRIVATE = {"kernel": ["_compile_kernel"], "random": ["_get_device", "_get_generator", "_get_rng_state_offset", "_set_rng_state_offset"]}
 # Modules whose names `from weir import *` does not bind, since they are common words.
 COMMON_WORDS = ("serialization",)
 # A tool that sets this variable is told of the memory by compute, from the start on.
@@ -55,8 +55,8 @@ def write(file: Path) -> None:
     modules = sorted(path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
     public, others = names_of_compute()
     names = dict.fromkeys([*public, *others], "compute")
-    for module, listed in EXPORTED.items():
-        found = listed or exported(module)
+    for module in {**EXPORTED, **PRIVATE}:
+        found = (EXPORTED[module] or exported(module)) if module in EXPORTED else []
         names.update(dict.fromkeys([*found, *PRIVATE.get(module, [])], module))
         if module not in COMMON_WORDS:
             public += found

@@ -710,6 +710,17 @@ static PyObject *base_allocation(PyObject *module, PyObject *object) {
                                    : NULL;
 }
 
+/* The number of the stack that allocated the memory at an address; 0 if there is none, or no such memory. */
+static PyObject *stack_of(PyObject *module, PyObject *object) {
+  (void)module;
+  void *pointer;
+  weir_pointer_info info;
+  weir_pointer_info_init(&info);
+  if (pyweir_parse_address(object, &pointer) != 0 || !pyweir_need_allocator())
+    return NULL;
+  return PyLong_FromUnsignedLong(weir_allocator_describe(allocator, pointer, &info) ? 0 : info.stack);
+}
+
 PYWEIR_NO_ARGUMENTS(driver, pyweir_ensure_init() == 0 ? PyUnicode_FromString(memory_driver->name) : NULL)
 
 static PyMethodDef functions[] = {
@@ -736,6 +747,7 @@ static PyMethodDef functions[] = {
     {"_record_stream", raw_record_stream, METH_VARARGS, "(address, stream)"},
     {"_fix_pages", fix_pages, METH_O, "(buffer or address)"},
     {"_base_allocation", base_allocation, METH_O, "(address): the address and size of its segment."},
+    {"_stack_of", stack_of, METH_O, "(address): the number of the stack that allocated it, or 0."},
     {"_driver_name", driver, METH_NOARGS, "'cuda' or 'soft'."},
     {NULL, NULL, 0, NULL},
 };

@@ -560,3 +560,37 @@ def test_allocator_fuzz():
             weir.empty_cache()
     for v, x in mem:
         assert x.tobytes() == v.to_bytes(4, "little") * (len(x) // 4)
+
+
+def test_caching_allocator_disabled():
+    weir.empty_cache()
+    with weir.memory.caching_allocator_disabled():
+        reserved = weir.memory_reserved()
+        block = weir.buffer(1 << 20)
+        del block
+        assert weir.memory_reserved() == reserved, "nothing is cached"
+    block = weir.buffer(1 << 20)
+    del block
+    assert weir.memory_reserved() > reserved
+    weir.caching_allocator_enable(False)
+    with weir.memory.caching_allocator_disabled():
+        pass
+    assert not weir._weir._is_caching(), "as it was before"
+    weir.caching_allocator_enable(True)
+
+
+def test_allocation_traceback():
+    def allocates():
+        return weir.buffer(1 << 20)
+
+    before = allocates()
+    weir.memory._record_memory_history(context="alloc")
+    try:
+        block = allocates()
+        frames = weir.memory._allocation_traceback(block.data_ptr())
+        assert [frame["name"] for frame in frames[:2]] == ["allocates", "test_allocation_traceback"]
+        assert frames[0]["filename"].endswith("test_memory.py") and frames[0]["line"] > 0
+        assert weir.memory._allocation_traceback(before.data_ptr()) is None, "it was not recorded"
+        assert weir.memory._allocation_traceback(4096) is None, "there is no such memory"
+    finally:
+        weir.memory._record_memory_history(None)

@@ -38,6 +38,7 @@ __all__ = [
     "buffer",
     "caching_allocator_alloc",
     "caching_allocator_delete",
+    "caching_allocator_disabled",
     "caching_allocator_enable",
     "change_current_allocator",
     "detach_memory_tracker",
@@ -126,6 +127,17 @@ def caching_allocator_enable(value: bool = True) -> None:
     """Disables or enables caching. While it is disabled, every allocation and every free calls the driver."""
     if is_initialized():
         _weir._cuda_cudaCachingAllocator_enable(value)
+
+
+class caching_allocator_disabled:
+    """A context manager that disables caching: within its block every allocation and every free calls the driver."""
+
+    def __enter__(self) -> None:
+        self._was_caching = _weir._is_caching()
+        caching_allocator_enable(False)
+
+    def __exit__(self, *exc_info: object) -> None:
+        caching_allocator_enable(self._was_caching)
 
 
 # ---- Limits and settings ----
@@ -562,6 +574,12 @@ def _save_memory_usage(
     else:
         picture = _memory_viz.plot(data, "segments", at="end", title="Memory in use")
     _memory_viz.save(picture, filename)
+
+
+def _allocation_traceback(data_ptr: int) -> list[dict[str, Any]] | None:
+    """Returns the frames that allocated the memory at an address, innermost first; None if they were not recorded."""
+    stack = _weir._stack_of(data_ptr)
+    return _weir._resolve_stack(stack, True, True) if stack else None
 
 
 def _set_memory_metadata(metadata: str) -> None:

@@ -489,3 +489,20 @@ def test_poisson(device):
             weir.poisson(weir.tensor([-1.0]))
     with pytest.raises((NotImplementedError, RuntimeError), match="not implemented for 'Int'"):
         weir.poisson(weir.ones(2, dtype=weir.int32, device=device))
+
+
+def test_accelerator():
+    """The names of torch.accelerator that need generators or arrays."""
+    from weir import accelerator
+
+    weir.manual_seed(123)
+    assert accelerator.random.initial_seed() == 123
+    state = accelerator.random.get_rng_state()
+    assert state.dtype is weir.uint8 and state.tolist() == weir.get_rng_state(0).tolist()
+    assert [one.tolist() for one in accelerator.random.get_rng_state_all()] == [one.tolist() for one in weir.get_rng_state_all()]
+    dtypes = accelerator.get_device_capability()["supported_dtypes"]
+    assert {weir.bool, weir.float16, weir.complex128} <= dtypes and len(dtypes) == 12
+    for kind in dtypes:
+        assert weir.zeros(2, dtype=kind, device="cuda").tolist() == [0, 0]
+    with pytest.raises(AssertionError, match="Invalid device id"):
+        accelerator.get_device_capability(99)

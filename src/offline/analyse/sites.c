@@ -23,7 +23,7 @@ static bool is_python(const char *file) {
 static bool is_in_package(const char *file) {
   const char *name = strrchr(file, '/');
   size_t folder = name ? (size_t)(name - file) : 0;
-  static const char *const ends[] = {"/weir", "/weir/_C", "/weir/backends", "/weir/compute"};
+  static const char *const ends[] = {"/weir", "/weir/_C", "/weir/accelerator", "/weir/backends", "/weir/compute"};
   for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
     size_t length = strlen(ends[i]);
     if (folder >= length && memcmp(file + folder - length, ends[i], length) == 0)

@@ -158,6 +158,16 @@ def _cuda_setMemoryFraction(*args: Any) -> None:
     _weir._cuda_setMemoryFraction(*args)
 
 
+def _cuda_cudaCachingAllocator_is_enabled() -> bool:
+    """Whether freed memory is cached."""
+    return _weir._is_caching()
+
+
+def _cuda_allocationTraceback(data_ptr: int, /) -> list[dict[str, Any]] | None:
+    """See weir.memory._allocation_traceback()."""
+    return memory._allocation_traceback(data_ptr)
+
+
 def _cuda_set_sync_debug_mode(debug_mode: int, /) -> None:
     """0: synchronizing calls are not reported, 1: they warn, 2: they are errors."""
     _need_ints("set_sync_debug_mode", debug_mode)
