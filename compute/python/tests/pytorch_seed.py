@@ -6,7 +6,8 @@
 SOURCE is a source tree of PyTorch, of which test/NAME and torch/testing/_internal/autocast_test_lists.py are used. NAME
 is test_cuda.py by default. The package is that of build/python, or of WEIR_PYTHON_PACKAGE. In pytorch_shim, `torch.NAME` and
 `torch.cuda.NAME` are `weir.NAME`; what Weir does not have is missing there too. Each test runs in a process of its own,
-which is ended at a time limit. Variables such as WEIR_DRIVER and WEIR_SOFT_DEVICES hold as usual.
+which is ended at a time limit. Variables such as WEIR_DRIVER and WEIR_SOFT_DEVICES hold as usual. A test that skips itself
+on one software device is run again on two.
 
 For a test that does not pass, the last line of its error says which part of PyTorch it needs: one that Weir is not, or
 none, in which case the difference is Weir's. The exit code is 1 if there is one of the latter.
@@ -103,21 +104,22 @@ def run_test(path, name, out):
 # ---- Starting them ----
 
 
-def environment(path):
+def environment(path, devices=None):
     paths = [os.path.join(HERE, "pytorch_shim"), os.path.abspath(PACKAGE), os.environ.get("PYTHONPATH")]
     driver = os.environ.get("WEIR_DRIVER", "soft")
     source = os.path.dirname(os.path.dirname(path))
+    changed = {"WEIR_SOFT_DEVICES": str(devices)} if devices else {}
     return {**os.environ, "WEIR_DRIVER": driver, "WEIR_TEST_PYTORCH": source,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)), **changed}
 
 
-def start(path, name, seconds):
+def start(path, name, seconds, devices=None):
     """Runs a test of the file, or lists them if the name is empty. Returns what it answered, and what it printed."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         out = os.path.join(work, "answer")
         with open(os.path.join(work, "output"), "w+", errors="replace") as output:
             command = [sys.executable, os.path.abspath(__file__), "--run", path, name, out]
-            process = subprocess.Popen(command, env=environment(path), cwd=work, stdin=subprocess.DEVNULL,
+            process = subprocess.Popen(command, env=environment(path, devices), cwd=work, stdin=subprocess.DEVNULL,
                                        stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
             try:
                 code = process.wait(timeout=seconds)
@@ -136,6 +138,25 @@ def start(path, name, seconds):
             return ["error", f"{text}\nthe process ended with exit code {code}"], text
         with open(out) as file:
             return json.load(file), text
+
+
+def run_again_if_skipped(path, name, seconds):
+    answer, _ = start(path, name, seconds)
+    if answer[0] != "skipped" or os.environ.get("WEIR_DRIVER", "soft") != "soft" or "WEIR_SOFT_DEVICES" in os.environ:
+        return answer
+    second, _ = start(path, name, seconds, devices=2)
+    return answer if second[0] == "skipped" else second
+
+
+def methods_of(path, results):
+    """The methods of the file, each with the results of its cases: one for each combination of its parameters."""
+    with open(path) as file:
+        names = sorted(set(re.findall(r"^ +def (test_\w+)", file.read(), re.M)), key=len)
+    methods = collections.defaultdict(set)
+    for case, one in results.items():
+        name = case.rpartition(".")[2]
+        methods[([method for method in names if name.startswith(method)] or [name])[-1]].add(one["result"])
+    return methods
 
 
 def print_results(results):
@@ -174,13 +195,15 @@ def main():
         return 2
     names = [name for name in names if arguments.only.lower() in name.lower()]
     with concurrent.futures.ThreadPoolExecutor(arguments.workers) as pool:
-        answers = pool.map(lambda name: start(path, name, arguments.seconds)[0], names)
+        answers = pool.map(lambda name: run_again_if_skipped(path, name, arguments.seconds), names)
         results = {name: {"result": result, "why": why, "needs": need_of(why) if result in KINDS[2:] else None}
                    for name, (result, why) in zip(names, answers)}
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(results, file, indent=1)
     print_results(results)
+    methods = methods_of(path, results)
+    print(f"{len(methods)} methods: {sum(one == {'passed'} for one in methods.values())} passed")
     return 1 if any(one["result"] in KINDS[2:] and not one["needs"] for one in results.values()) else 0
 
 

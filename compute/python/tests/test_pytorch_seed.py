@@ -50,6 +50,8 @@ class TestNames(TestCase):
         os._exit(3)
     @slowTest
     def test_slow(self): self.fail()
+    @unittest.skipIf(torch.cuda.device_count() < 2, "one device")
+    def test_two_devices(self): self.assertEqual(torch.zeros(1, device="cuda:1").get_device(), 1)
     @unittest.expectedFailure
     def test_fails_as_expected(self): self.fail()
     @unittest.expectedFailure
@@ -108,6 +110,7 @@ RESULTS = {
     "TestNames.test_parameters_a_1_b_2": ("passed", None),
     "TestNames.test_parameters_a_2_b_3": ("skipped", None),
     "TestNames.test_slow": ("skipped", None),
+    "TestNames.test_two_devices": ("passed", None),
     "TestNames.test_unknown_name": ("error", None),
 }
 
@@ -116,11 +119,13 @@ def test_results(tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "test_cuda.py").write_text(TESTS)
     out = tmp_path / "results"
-    command = [sys.executable, str(HERE / "pytorch_seed.py"), str(tmp_path), "--seconds", "20", "--json", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, str(HERE / "pytorch_seed.py"), str(tmp_path), "--seconds", "8", "--json", str(out)]
+    one_device = {name: value for name, value in os.environ.items() if name not in ("WEIR_DRIVER", "WEIR_SOFT_DEVICES")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=one_device)
     found = {name: (one["result"], one["needs"]) for name, one in json.loads(out.read_text()).items()}
     assert found == RESULTS
-    assert "16 tests: 6 passed, 2 skipped, 1 failed, 6 error, 1 timed out" in done.stdout
+    assert "17 tests: 7 passed, 2 skipped, 1 failed, 6 error, 1 timed out" in done.stdout
+    assert "16 methods: 6 passed" in done.stdout, done.stdout
     assert done.returncode == 1, "some fail that need nothing else"
 
 
