@@ -42,6 +42,7 @@
 #include "weir/host.h"
 #include "weir/ipc.h"
 #include "weir/log.h"
+#include "weir/maintain.h"
 #include "weir/memory.h"
 #include "weir/output.h"
 #include "weir/pool.h"

@@ -2,6 +2,7 @@
 
 #include "base/base.h"
 #include "base/clock.h"
+#include "weir/maintain.h"
 
 typedef enum worker_state { NO_WORKER, WORKS, ENDS } worker_state;
 
@@ -42,7 +43,7 @@ static weir__task *next_due(uint64_t now, uint64_t pass) {
   return task;
 }
 
-uint64_t weir__maintain(uint64_t now) {
+uint64_t weir__tasks_run(uint64_t now) {
   uint64_t next = WEIR__NO_DEADLINE;
   lock_all();
   const uint64_t pass = ++passes;
@@ -74,7 +75,7 @@ static void *work(void *unused) {
   while (worker == WORKS) {
     is_woken = false;
     unlock_all();
-    uint64_t next = weir__maintain(weir__monotonic_ns());
+    uint64_t next = weir__tasks_run(weir__monotonic_ns());
     lock_all();
     while (worker == WORKS && !is_woken)
       if (next == WEIR__NO_DEADLINE)
@@ -136,8 +137,13 @@ void weir__task_wake(weir__task *task) {
   unlock_all();
 }
 
-void weir__maintain_with_worker(bool wanted) {
+void weir_maintain_set_worker(int on) {
   lock_all();
-  wants_worker = wanted;
+  wants_worker = on != 0;
   unlock_all();
+}
+
+uint64_t weir_maintain(void) {
+  uint64_t now = weir__monotonic_ns(), next = weir__tasks_run(now);
+  return next == WEIR__NO_DEADLINE ? next : next > now ? next - now : 0;
 }

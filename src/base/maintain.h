@@ -2,9 +2,9 @@
  * Work that can wait.
  *
  * A task is a function that does what is due, and says when it wants to be called again. All tasks of the process are
- * called by one function, weir__maintain. A worker calls it: one thread, which starts with the first task and ends with
- * the last one. Without a worker the program calls it, or a test, which steps the time. Tasks are called one after the
- * other and without a lock, so one that waits delays the others.
+ * called by one function, weir__tasks_run. A worker calls it: one thread, which starts with the first task and ends
+ * with the last one. Without a worker the program calls it (weir/maintain.h), or a test, which steps the time. Tasks
+ * are called one after the other and without a lock, so one that waits delays the others.
  *
  * In the child of a fork there are no tasks: those that exist belong to the parent. New ones get a worker of their own.
  */
@@ -36,7 +36,4 @@ void weir__task_remove(weir__task *task);
 void weir__task_wake(weir__task *task);
 
 /* Calls each task that is due once, and returns when the next one will be. */
-uint64_t weir__maintain(uint64_t now);
-
-/* Whether tasks that are added to none get a worker: true by default. */
-void weir__maintain_with_worker(bool wanted);
+uint64_t weir__tasks_run(uint64_t now);

@@ -7,6 +7,7 @@
 
 #include "alloc/host/host.h"
 #include "support/alloc.h"
+#include "weir/maintain.h"
 
 static weir_host_allocator *host;
 
@@ -382,24 +383,32 @@ TEST(background_thread) {
 
 /* The same without a thread: the program calls what is due. */
 TEST(background_stepped) {
-  weir__maintain_with_worker(false);
+  weir_maintain_set_worker(0);
   open_host("pinned_use_background_threads:True");
   weir_cu_stream stream = work_stream();
   void *a = take(4096);
   work(stream);
   assert_ok(weir_host_record_stream(host, a, 0, stream));
   give(a);
-  uint64_t next = weir__maintain(1000);
+  uint64_t next = weir__tasks_run(1000);
   assert_in_range(next, 1001, 1000000); /* there is something to poll */
   assert_int_equal(host_stats().active_requests.current, 1);
   soft_step_all();
-  assert_int_equal(weir__maintain(next - 1), next);
+  assert_int_equal(weir__tasks_run(next - 1), next);
   assert_int_equal(host_stats().active_requests.current, 1);
-  assert_int_equal(weir__maintain(next), WEIR__NO_DEADLINE);
+  assert_int_equal(weir__tasks_run(next), WEIR__NO_DEADLINE);
   assert_int_equal(host_stats().active_requests.current, 0);
   assert_ptr_equal(take(4096), a);
+  assert_ok(weir_host_record_stream(host, a, 0, stream));
+  work(stream);
+  give(a);
+  assert_in_range(weir_maintain(), 1, 1000000); /* the public call, with the time of the clock */
+  soft_step_all();
+  for (int i = 0; i < 1000 && weir_maintain() != UINT64_MAX; i++)
+    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+  assert_int_equal(host_stats().active_requests.current, 0);
   close_host();
-  weir__maintain_with_worker(true);
+  weir_maintain_set_worker(1);
 }
 
 TEST(settings_of_the_environment) {

@@ -11,6 +11,7 @@
 #include "base/maintain.h"
 #include "support/check.h"
 #include "support/test.h"
+#include "weir/maintain.h"
 
 typedef struct counter {
   weir__task task;
@@ -52,7 +53,7 @@ static void expect_threads(int count) {
 
 static int with_worker(void **state) {
   (void)state;
-  weir__maintain_with_worker(true);
+  weir_maintain_set_worker(1);
   return 0;
 }
 
@@ -61,34 +62,34 @@ FIXTURE(.teardown = with_worker)
 /* ---- Stepped ---- */
 
 TEST(steps) {
-  weir__maintain_with_worker(false);
+  weir_maintain_set_worker(0);
   int threads = threads_now();
   counter often = make(10), rare = make(35), asleep = make(0);
   add(&often);
   add(&rare);
   add(&asleep);
   assert_int_equal(threads_now(), threads);
-  assert_int_equal(weir__maintain(1000), WEIR__NO_DEADLINE); /* none was woken */
+  assert_int_equal(weir__tasks_run(1000), WEIR__NO_DEADLINE); /* none was woken */
   weir__task_wake(&often.task);
   weir__task_wake(&rare.task);
-  assert_int_equal(weir__maintain(1000), 1010);
-  assert_int_equal(weir__maintain(1005), 1010);
+  assert_int_equal(weir__tasks_run(1000), 1010);
+  assert_int_equal(weir__tasks_run(1005), 1010);
   for (uint64_t now = 1010; now <= 1100; now += 10)
-    weir__maintain(now);
+    weir__tasks_run(now);
   assert_int_equal(often.runs, 11);
   assert_int_equal(rare.runs, 3); /* at 1000, 1040 and 1080 */
   assert_int_equal(rare.last, 1080);
   assert_int_equal(asleep.runs, 0);
   weir__task_wake(&asleep.task);
-  weir__maintain(1101);
+  weir__tasks_run(1101);
   assert_int_equal(asleep.runs, 1);
   weir__task_remove(&often.task);
-  assert_int_equal(weir__maintain(2000), 2035);
+  assert_int_equal(weir__tasks_run(2000), 2035);
   assert_int_equal(often.runs, 11);
   weir__task_remove(&often.task); /* it is not there any more */
   weir__task_remove(&rare.task);
   weir__task_remove(&asleep.task);
-  assert_int_equal(weir__maintain(3000), WEIR__NO_DEADLINE);
+  assert_int_equal(weir__tasks_run(3000), WEIR__NO_DEADLINE);
 }
 
 /* A task that is woken while it runs is called again, but in the next pass. */
@@ -99,13 +100,13 @@ static uint64_t wake_itself(void *context, uint64_t now) {
 }
 
 TEST(woken_while_it_runs) {
-  weir__maintain_with_worker(false);
+  weir_maintain_set_worker(0);
   counter c = make(1000);
   c.task.run = wake_itself;
   add(&c);
   weir__task_wake(&c.task);
   for (int i = 1; i <= 5; i++) {
-    assert_int_equal(weir__maintain(7), 0);
+    assert_int_equal(weir__tasks_run(7), 0);
     assert_int_equal(c.runs, i);
   }
   weir__task_remove(&c.task);
