@@ -1,8 +1,6 @@
 /*
  * Statistics.
  */
-#include <stdlib.h>
-
 #include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
 #include "alloc/memory/stat.h"
@@ -65,17 +63,14 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
 }
 
 static uint64_t largest_of(const weir__pool *pool) {
-  weir__arena **arenas;
-  size_t count = weir__pool_arenas(pool, &arenas);
   uint64_t largest = 0;
-  for (size_t i = 0; i < count; i++) {
-    weir__arena_lock(arenas[i]);
-    const weir__block *last = weir__index_last(&arenas[i]->free);
+  for (weir__arena *arena = weir__arena_first(pool); arena; arena = weir__arena_after(arena)) {
+    weir__arena_lock(arena);
+    const weir__block *last = weir__index_last(&arena->free);
     if (last && weir__block_bytes(last) > largest)
       largest = weir__block_bytes(last);
-    weir__arena_unlock(arenas[i]);
+    weir__arena_unlock(arena);
   }
-  free(arenas);
   return largest;
 }
 

@@ -219,20 +219,24 @@ static void check_arena(walk *w, const arena_tally *sum) {
 /* ---- The heap ---- */
 
 /* The arenas of all pools; the caller frees the array. */
-static arena_tally *list_arenas(const weir__heap *heap, size_t *count) {
+static arena_tally *list_arenas(walk *w, size_t *count) {
+  weir__heap *heap = w->heap;
   arena_tally *sums = NULL;
   size_t n = 0, room = 0;
-  const weir__private_pool *owner = NULL;
+  weir__private_pool *owner = NULL;
   do {
-    const weir__pool *pools[2] = {owner ? &owner->small : &heap->small, owner ? &owner->large : &heap->large};
+    weir__pool *pools[2] = {owner ? &owner->small : &heap->small, owner ? &owner->large : &heap->large};
     for (int i = 0; i < 2; i++) {
-      weir__arena **arenas;
-      size_t more = weir__pool_arenas(pools[i], &arenas);
-      if (!WEIR__RESERVE(sums, room, n + more + 1) || !sums)
-        abort();
-      for (size_t k = 0; k < more; k++)
-        sums[n++] = (arena_tally){.arena = arenas[k]};
-      free(arenas);
+      const weir__arena *before = NULL;
+      for (weir__arena *arena = weir__arena_first(pools[i]); arena; before = arena, arena = weir__arena_after(arena)) {
+        if (!WEIR__RESERVE(sums, room, n + 2) || !sums)
+          abort();
+        sums[n++] = (arena_tally){.arena = arena};
+        if (before && (uintptr_t)before->stream >= (uintptr_t)arena->stream)
+          wrong(w, "the arenas of a pool are not ordered by stream");
+        if (weir__arena_find(pools[i], arena->stream) != arena)
+          wrong(w, "the arena of stream %p is not found", (void *)arena->stream);
+      }
     }
     owner = owner ? owner->next : heap->private_pools;
   } while (owner);
@@ -364,7 +368,7 @@ static bool heap_is_valid(weir__heap *heap) {
   walk w = {.heap = heap, .is_valid = true};
   weir__mutex_lock(&heap->lock);
   size_t arenas;
-  arena_tally *sums = list_arenas(heap, &arenas);
+  arena_tally *sums = list_arenas(&w, &arenas);
   for (size_t i = 0; i < arenas; i++) {
     weir__arena_lock(sums[i].arena);
     weir__arena_unlock(sums[i].arena);

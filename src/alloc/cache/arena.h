@@ -1,5 +1,5 @@
 /*
- * Arenas: creating, locking and listing them (arena.c), and the operations on their blocks (alloc.c). The arena's
+ * Arenas: creating and locking them (arena.c), and the operations on their blocks (alloc.c). The arena's
  * lock is held unless a comment says otherwise.
  */
 #pragma once
@@ -19,9 +19,6 @@ static inline void weir__arena_lock(weir__arena *arena) {
 static inline void weir__arena_unlock(weir__arena *arena) { weir__biased_release(&arena->lock); }
 
 /* ---- Arenas of a pool. No arena's lock is held ---- */
-
-/* Lists all arenas of a pool, ordered by stream, and returns how many. The caller frees the array (NULL if empty). */
-size_t weir__pool_arenas(const weir__pool *pool, weir__arena ***arenas);
 
 /* Flushes every arena of the pool. */
 void weir__pool_flush(weir__pool *pool);

@@ -101,9 +101,10 @@ struct weir__arena {
   weir_cu_stream stream;
   _Atomic(weir__arena *) next; /* in a bucket of the pool */
   weir__pool *pool;
-  int segments;                /* of this arena; guarded by the heap's lock */
-  weir__last_alloc last_alloc; /* this and the following are guarded by the lock */
-  weir__live live;             /* active blocks by address */
+  _Atomic(weir__arena *) after; /* the arena of the pool with the next higher stream */
+  int segments;                 /* of this arena; guarded by the heap's lock */
+  weir__last_alloc last_alloc;  /* this and the following are guarded by the lock */
+  weir__live live;              /* active blocks by address */
   weir__slab blocks;
   weir__arena_account account;
   weir__index free;   /* free blocks */
@@ -122,6 +123,7 @@ struct weir__pool {
   bool is_small;
   weir__private_pool *owner;                           /* NULL for the default pool */
   atomic_uint searches;                                /* the clock of block ages; counts only while collection is on */
+  _Atomic(weir__arena *) arenas;                       /* ordered by stream */
   _Atomic(weir__arena *) buckets[WEIR__ARENA_BUCKETS]; /* arenas by a hash of the stream */
 };
 
@@ -354,6 +356,14 @@ static inline uint64_t weir__round_bytes(const weir__settings *settings, uint64_
 /* The pool that serves a rounded size: of a private pool, or of the default pool where `owner` is NULL. */
 static inline weir__pool *weir__pool_for(weir__heap *heap, weir__private_pool *owner, uint64_t size) {
   return (owner ? owner->pools : heap->pools) + (size > WEIR__SMALL_MAX);
+}
+
+/* The arenas of a pool, ordered by stream; one that is created meanwhile may be missing. They need no lock. */
+static inline weir__arena *weir__arena_first(const weir__pool *pool) {
+  return atomic_load_explicit(&pool->arenas, memory_order_acquire);
+}
+static inline weir__arena *weir__arena_after(const weir__arena *arena) {
+  return atomic_load_explicit(&arena->after, memory_order_acquire);
 }
 
 static inline _Atomic(weir__arena *) *weir__arena_bucket(weir__pool *pool, weir_cu_stream stream) {

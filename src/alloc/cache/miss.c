@@ -4,8 +4,6 @@
 #include "alloc/cache/miss.h"
 #include "alloc/cache/observers.h"
 
-#include <stdlib.h>
-
 #include "alloc/cache/arena.h"
 #include "alloc/cache/backend_port.h"
 #include "alloc/cache/growth.h"
@@ -34,25 +32,23 @@ static void collect(weir__heap *heap, const weir__settings *settings) {
     return;
   uint64_t target = weir__reserved(heap) - threshold, reclaimed = 0, total_age = 0;
   size_t candidates = 0;
-  weir__arena **arenas;
-  size_t count = weir__pool_arenas(&heap->large, &arenas);
-  for (size_t i = 0; i < count; i++) {
-    weir__arena_lock(arenas[i]);
-    for (weir__block *b = weir__index_first(&arenas[i]->free); b; b = weir__index_next(&arenas[i]->free, b))
+  for (weir__arena *arena = weir__arena_first(&heap->large); arena; arena = weir__arena_after(arena)) {
+    weir__arena_lock(arena);
+    for (weir__block *b = weir__index_first(&arena->free); b; b = weir__index_next(&arena->free, b))
       if (!weir__block_is_split(b)) {
-        total_age += age_of(arenas[i], b);
+        total_age += age_of(arena, b);
         candidates++;
       }
-    weir__arena_unlock(arenas[i]);
+    weir__arena_unlock(arena);
   }
   for (bool freed = true; reclaimed < target && freed && candidates;) {
     double mean = (double)total_age / (double)candidates;
     freed = false;
-    for (size_t i = 0; i < count; i++) {
-      weir__arena_lock(arenas[i]);
-      for (weir__block *b = weir__index_first(&arenas[i]->free), *next; b; b = next) {
-        next = weir__index_next(&arenas[i]->free, b);
-        uint64_t bytes = weir__block_bytes(b), age = age_of(arenas[i], b);
+    for (weir__arena *arena = weir__arena_first(&heap->large); arena; arena = weir__arena_after(arena)) {
+      weir__arena_lock(arena);
+      for (weir__block *b = weir__index_first(&arena->free), *next; b; b = next) {
+        next = weir__index_next(&arena->free, b);
+        uint64_t bytes = weir__block_bytes(b), age = age_of(arena, b);
         if (!weir__is_whole_segment(b) || (double)age < mean || !weir__release_segment(heap, b))
           continue;
         freed = true;
@@ -60,10 +56,9 @@ static void collect(weir__heap *heap, const weir__settings *settings) {
         total_age -= age;
         candidates--;
       }
-      weir__arena_unlock(arenas[i]);
+      weir__arena_unlock(arena);
     }
   }
-  free(arenas);
 }
 
 /* ---- Oversize blocks: with max_split_size set, releases just enough of them ---- */

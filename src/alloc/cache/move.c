@@ -225,12 +225,9 @@ static void add_other_streams(search *s) {
   do {
     weir__pool *pools[] = {owner ? &owner->large : &s->heap->large, owner ? &owner->small : &s->heap->small};
     for (int i = 0; i < 2; i++) {
-      weir__arena **arenas = NULL;
-      size_t count = weir__pool_arenas(pools[i], &arenas);
-      for (size_t k = 0; k < count; k++)
-        if (arenas[k]->stream != s->arena->stream || owner != s->arena->pool->owner)
-          add_other(s, arenas[k]);
-      free(arenas);
+      for (weir__arena *arena = weir__arena_first(pools[i]); arena; arena = weir__arena_after(arena))
+        if (arena->stream != s->arena->stream || owner != s->arena->pool->owner)
+          add_other(s, arena);
     }
     owner = owner ? owner->next : s->heap->private_pools;
   } while (owner);

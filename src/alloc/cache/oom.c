@@ -29,16 +29,13 @@ weir_status weir_last_shortage(weir_shortage *shortage) {
 }
 
 static uint64_t free_bytes_of(const weir__pool *pool) {
-  weir__arena **arenas;
-  size_t count = weir__pool_arenas(pool, &arenas);
   uint64_t bytes = 0;
-  for (size_t i = 0; i < count; i++) {
-    weir__arena_lock(arenas[i]);
-    for (weir__block *b = weir__index_first(&arenas[i]->free); b; b = weir__index_next(&arenas[i]->free, b))
+  for (weir__arena *arena = weir__arena_first(pool); arena; arena = weir__arena_after(arena)) {
+    weir__arena_lock(arena);
+    for (weir__block *b = weir__index_first(&arena->free); b; b = weir__index_next(&arena->free, b))
       bytes += weir__block_bytes(b);
-    weir__arena_unlock(arenas[i]);
+    weir__arena_unlock(arena);
   }
-  free(arenas);
   return bytes;
 }
 

@@ -57,11 +57,8 @@ void weir__release_arena(weir__heap *heap, weir__arena *arena) {
 }
 
 static void release_pool(weir__heap *heap, weir__pool *pool) {
-  weir__arena **arenas;
-  size_t count = weir__pool_arenas(pool, &arenas);
-  for (size_t i = 0; i < count; i++)
-    weir__release_arena(heap, arenas[i]);
-  free(arenas);
+  for (weir__arena *arena = weir__arena_first(pool); arena; arena = weir__arena_after(arena))
+    weir__release_arena(heap, arena);
 }
 
 static void release_private_pool(weir__heap *heap, weir__private_pool *pool) {

@@ -150,11 +150,10 @@ void weir__update_tracing(weir_allocator *allocator) {
 }
 
 void weir__writers_delete(weir__pool *pool) {
-  for (int i = 0; i < WEIR__ARENA_BUCKETS; i++)
-    for (weir__arena *arena = atomic_load(&pool->buckets[i]); arena; arena = atomic_load(&arena->next)) {
-      weir__writer_delete(arena->writer);
-      arena->writer = NULL;
-    }
+  for (weir__arena *arena = weir__arena_first(pool); arena; arena = weir__arena_after(arena)) {
+    weir__writer_delete(arena->writer);
+    arena->writer = NULL;
+  }
 }
 
 /* ---- Ring file data other than entries ---- */

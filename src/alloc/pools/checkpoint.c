@@ -61,33 +61,20 @@ static bool is_of(const weir__segment *segment, const weir__private_pool *pool) 
   return segment->arena->pool->owner == pool;
 }
 
-/* All arenas of a pool, locked, so that its state is read and changed as a whole. Locking several arenas requires the
- * heap's lock. */
-typedef struct locked_pool {
-  weir__arena **arenas[2];
-  size_t count[2];
-} locked_pool;
-
-/* Returns false if out of host memory. */
-static bool lock_pool(weir__private_pool *pool, locked_pool *locked) {
-  for (int i = 0; i < 2; i++) {
-    locked->count[i] = weir__pool_arenas(i ? &pool->large : &pool->small, &locked->arenas[i]);
-    for (size_t k = 0; k < locked->count[i]; k++) {
-      weir__arena_lock(locked->arenas[i][k]);
-      weir__account_freeze(&locked->arenas[i][k]->account);
+/* Locks all arenas of a pool that have memory, so that its state is read and changed as a whole. Locking several arenas
+ * requires the heap's lock, under which no arena gets its first segment, or loses its last one, until they are
+ * unlocked. */
+static void lock_pool(const weir__private_pool *pool, bool lock) {
+  for (int i = 0; i < 2; i++)
+    for (weir__arena *a = weir__arena_first(i ? &pool->large : &pool->small); a; a = weir__arena_after(a)) {
+      if (a->segments && lock) {
+        weir__arena_lock(a);
+        weir__account_freeze(&a->account);
+      } else if (a->segments) {
+        weir__account_unfreeze(&a->account);
+        weir__arena_unlock(a);
+      }
     }
-  }
-  return locked->count[0] || locked->count[1] || !pool->segments;
-}
-
-static void unlock_pool(locked_pool *locked) {
-  for (int i = 0; i < 2; i++) {
-    for (size_t k = 0; k < locked->count[i]; k++) {
-      weir__account_unfreeze(&locked->arenas[i][k]->account);
-      weir__arena_unlock(locked->arenas[i][k]);
-    }
-    free(locked->arenas[i]);
-  }
 }
 
 /* Waits for the other streams that use live blocks of a locked pool, and drops these uses. */
@@ -120,14 +107,11 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
   else if (atomic_load(&heap->captures))
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: cannot wait for streams during a capture", __func__);
   else if (!(r = weir__heap_enter(heap, &previous))) {
-    locked_pool locked;
     if (heap->pending)
       weir__wait_for_events(heap);
-    if (lock_pool(pool, &locked))
-      r = end_uses(heap, pool);
-    else
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
-    unlock_pool(&locked);
+    lock_pool(pool, true);
+    r = end_uses(heap, pool);
+    lock_pool(pool, false);
     weir__heap_leave(heap, previous);
   }
   weir__mutex_unlock(&heap->lock);
@@ -173,9 +157,7 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
   if (status || !made)
     goto unlock;
 
-  locked_pool locked;
-  if (!lock_pool(pool, &locked))
-    goto unlock_pool;
+  lock_pool(pool, true);
   size_t segments = 0, blocks = 0;
   for (weir__segment *s = heap->segments; s; s = s->next)
     if (is_of(s, pool)) {
@@ -195,7 +177,7 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
           weir__fail(WEIR_ERROR_BAD_STATE, "%s: Events should have synchronized when checkpointing block", __func__);
 
 unlock_pool:
-  unlock_pool(&locked);
+  lock_pool(pool, false);
 unlock:
   weir__mutex_unlock(&heap->lock);
   if (!status && (!made || !made->segments || !made->pieces))
@@ -316,13 +298,12 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   }
   /* All checks come first: once the restore begins, only the lack of host memory can stop it. */
   size_t live = 0;
-  locked_pool locked;
-  bool is_locked = lock_pool(pool, &locked);
-  for (weir__segment *s = heap->segments; s && is_locked && !status; s = s->next)
+  lock_pool(pool, true);
+  for (weir__segment *s = heap->segments; s && !status; s = s->next)
     if (is_of(s, pool) && !count_live(s, &live))
       status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Events should have synchronized when setting checkpointed block",
                           __func__);
-  for (size_t i = 0; i < checkpoint->segment_count && is_locked && !status; i++) {
+  for (size_t i = 0; i < checkpoint->segment_count && !status; i++) {
     const segment_state *state = &checkpoint->segments[i];
     weir__segment *s = segment_at(heap, pool, state);
     if (!s || !can_be_cut(s, checkpoint->pieces + state->first, state->count))
@@ -333,7 +314,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
     goto unlock_pool;
   made.freed = malloc((live + 1) * sizeof *made.freed);
   made.allocated = malloc((checkpoint->piece_count + 1) * sizeof *made.allocated);
-  if (!is_locked || !made.freed || !made.allocated) {
+  if (!made.freed || !made.allocated) {
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
     goto unlock_pool;
   }
@@ -355,7 +336,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   }
 
 unlock_pool:
-  unlock_pool(&locked);
+  lock_pool(pool, false);
 unlock:
   weir__mutex_unlock(&heap->lock);
   weir__op_end(&op);
