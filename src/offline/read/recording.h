@@ -149,6 +149,9 @@ typedef struct weir__recording {
   bool is_events_only;         /* without a list of segments: a recording of WEIR_RECORD */
   bool is_cut_off;             /* the process did not close it: the last operation of each thread may be incomplete */
   bool was_killed;             /* that, and the process did not exit by itself */
+  int64_t rank;                /* of the process in its job; -1 if not recorded */
+  int64_t pid;                 /* of the process; 0 if not recorded */
+  char host_name[64];          /* "" if not recorded */
   bool has_causes;             /* segment events say whether they were for a request, and all events have a thread */
 
   weir__recording_setting *settings;

@@ -958,6 +958,7 @@ weir_status weir__recording_read(weir__input *source, const weir__recording_limi
   TRY(weir__pickle_open(source, limits, &pickle));
   loader *l = calloc(1, sizeof *l);
   weir__recording *s = calloc(1, sizeof *s);
+  /* rank set below */
   weir_status status;
   if (!l || !s) {
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", weir__input_name(source));
@@ -969,6 +970,7 @@ weir_status weir__recording_read(weir__input *source, const weir__recording_limi
                 .seed = weir__hash_seed(),
                 .s = s};
   value root = 0;
+  s->rank = -1;
   weir__pickle_set_list_hook(pickle, list_hook);
   status = prepare(l);
   if (!status)

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory_map.h"
 #include "base/text.h"
 #include "offline/read/byte_reader.h"
 #include "offline/read/ring_v3.h"
@@ -94,6 +95,47 @@ static weir_status read_all(weir__ring_areas *file) {
   weir_status status = read_open(file, descriptor);
   close(descriptor);
   return status;
+}
+
+static weir_status read_charged(weir__ring_areas *file, uint64_t from, uint64_t to) {
+  return weir__budget_take(&file->budget, to - from) ? read_part(file, *file->chunkless, from, to)
+                                                     : weir__ring_no_memory(file);
+}
+
+/* Address space is reserved for the whole file, and memory taken for what is read. The rest reads as zero. */
+static weir_status read_chunkless(weir__ring_areas *file) {
+  struct stat about;
+  weir__ring_file_header first;
+  if (fstat(*file->chunkless, &about) != 0)
+    return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", file->path, strerror(errno)));
+  file->size = (uint64_t)about.st_size;
+  if (file->size < WEIR__RING_HEADER)
+    return weir__ring_bad(file, file->size, "the file ends in the header of a recording, which has %d bytes",
+                          (int)WEIR__RING_HEADER);
+  if (pread(*file->chunkless, &first, sizeof first, 0) != (ssize_t)sizeof first)
+    return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot be read: %s", file->path, strerror(errno)));
+  uint64_t bytes = atomic_load(&first.file_bytes);
+  if (bytes >= WEIR__RING_HEADER && bytes < file->size)
+    file->size = bytes;
+  file->mapped = file->size > SIZE_MAX / 2 ? 0 : (size_t)weir__round_up(file->size, weir__map_page_size());
+  file->data = file->mapped ? weir__map_reserve(file->mapped, weir__map_page_size()) : NULL;
+  if (!file->data || !weir__map_commit(file->data, file->mapped))
+    return weir__ring_no_memory(file);
+  TRY(read_charged(file, 0, WEIR__RING_HEADER));
+  if (bytes == file->size) /* a running process may have made it longer meanwhile */
+    memcpy(file->data + offsetof(weir__ring_file_header, file_bytes), &bytes, sizeof bytes);
+  for (uint64_t at = first.header_bytes; at >= WEIR__RING_HEADER && at % 64 == 0 && at < file->size;) {
+    weir__ring_file_area area;
+    uint64_t left = file->size - at, head = left < sizeof area ? left : sizeof area;
+    TRY(read_charged(file, at, at + head));
+    memcpy(&area, file->data + at, sizeof area);
+    if (area.bytes < sizeof area || area.bytes > left) /* check_header refuses it */
+      break;
+    if (area.kind != WEIR__RING_CHUNKS)
+      TRY(read_charged(file, at, at + area.bytes));
+    at += area.bytes;
+  }
+  return WEIR_OK;
 }
 
 static bool is_time(int64_t ns) { return ns >= 0 && ns <= WEIR__RING_MAX_NS; }
@@ -205,11 +247,14 @@ static weir_status check_header(weir__ring_areas *file) {
 }
 
 weir_status weir__ring_areas_read(weir__ring_areas *file) {
-  TRY(file->source ? read_source(file) : read_all(file));
+  TRY(file->chunkless ? read_chunkless(file) : file->source ? read_source(file) : read_all(file));
   return check_header(file);
 }
 
 void weir__ring_areas_clear(weir__ring_areas *file) {
-  weir__drop(file->data);
+  if (file->mapped && file->data)
+    weir__unmap(file->data, file->mapped);
+  else if (!file->mapped)
+    weir__drop(file->data);
   weir__drop(file->areas);
 }

@@ -19,9 +19,11 @@ typedef struct weir__ring_area {
 
 typedef struct weir__ring_areas {
   const char *path;
-  weir__input *source; /* NULL for the file at `path` */
+  weir__input *source;  /* NULL for the file at `path` */
+  const int *chunkless; /* the descriptor of a file whose chunks are not read, instead of both; else NULL */
   weir__budget budget;
-  unsigned char *data; /* the file */
+  unsigned char *data; /* the file; without chunks, those are zero */
+  size_t mapped;       /* bytes of address space that `data` is in; 0 if it is an array */
   uint64_t size;
   const weir__ring_file_header *header;
   weir__ring_file_header converted; /* the header of an older version as one of this one */

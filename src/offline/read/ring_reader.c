@@ -46,8 +46,9 @@ typedef struct change {
   double fraction;
 } change;
 
-typedef struct loader {
+typedef struct weir__ring_loader {
   weir__ring_areas file;
+  int descriptor; /* of a file whose entries the caller reads */
   weir__recording *s;
   entry *texts, *stacks; /* [0] is unused */
   size_t text_count, text_room, stack_count, stack_room;
@@ -67,6 +68,10 @@ typedef struct loader {
   uint32_t last_pool;  /* nearly always the next one, too */
   uint32_t *remark_of; /* by number of a text; 0 if not known yet, or the usual one */
   weir__clock_line clock;
+  struct {
+    uint64_t after; /* entries up to this time were dropped, or cleared */
+    uint64_t start; /* the state before the first entry includes those up to this one; 0 if it is not known */
+  } times[WEIR__RING_DEVICES];
 } loader;
 
 static weir_status no_memory(const loader *l) { return weir__ring_no_memory(&l->file); }
@@ -248,6 +253,9 @@ static weir_status begin_recording(loader *l) {
   s->has_history = s->has_host = s->is_events_only = s->has_causes = true;
   s->is_cut_off = l->file.header->ended != WEIR__RING_CLOSED;
   s->was_killed = l->file.header->ended == WEIR__RING_KILLED;
+  s->rank = l->file.header->rank;
+  s->pid = l->file.header->pid;
+  memcpy(s->host_name, l->file.header->host, sizeof s->host_name - 1);
   s->strings.seed = weir__hash_seed();
   TRY(add_string(l, "", 0, &empty));
   TRY(add_string(l, "N/A", strlen("N/A"), &none));
@@ -502,7 +510,7 @@ static weir_status find_chunks_in(loader *l, const weir__ring_area *in, place **
 static weir_status find_chunks(loader *l, place **places, size_t *count, size_t *events) {
   size_t room = 0;
   *events = 0;
-  for (size_t i = 0; i < l->file.count; i++)
+  for (size_t i = 0; i < l->file.count && !l->file.chunkless; i++)
     if (l->file.areas[i].kind == WEIR__RING_CHUNKS)
       TRY(find_chunks_in(l, &l->file.areas[i], places, count, &room, events));
   if (*count)
@@ -510,30 +518,40 @@ static weir_status find_chunks(loader *l, place **places, size_t *count, size_t 
   return WEIR_OK;
 }
 
-/* Gathers the entries of a device from all chunks, in order. Those before the checkpoint count as dropped. */
-static weir_status gather(loader *l, int device, const weir__ring_file_start *start, const place *places, size_t count,
-                          weir__entry *to, weir__entry *spare, size_t *found) {
-  const weir__ring_file_device *d = &l->file.header->devices[device];
-  uint64_t after = d->dropped_until > d->cleared_until ? d->dropped_until : d->cleared_until;
+typedef enum use { IS_USED, IS_IN_START, IS_DROPPED } use;
+
+/* Whether an entry is one of the history. Those before the checkpoint count as dropped. */
+static weir_status check_entry(const loader *l, const weir__entry *e, uint64_t at, use *use) {
+  if (e->device >= l->file.header->device_count || e->action >= WEIR_TRACE_ACTIONS)
+    return weir__ring_bad(&l->file, at, "an entry of device %u with action %u, which is not known", e->device,
+                          e->action);
+  if (e->time <= l->times[e->device].after)
+    *use = IS_DROPPED;
+  else
+    *use = e->action != WEIR__ACTION_PAIRS && e->time <= l->times[e->device].start ? IS_IN_START : IS_USED;
+  return WEIR_OK;
+}
+
+/* Gathers the entries of a device from all chunks, in order. */
+static weir_status gather(loader *l, int device, const place *places, size_t count, weir__entry *to, weir__entry *spare,
+                          size_t *found) {
   *found = 0;
   for (size_t i = 0; i < count; i++)
     for (unsigned k = 0, has = count_at(l, places[i].at); k < has; k++) {
       uint64_t at = places[i].at + offsetof(weir__chunk, entries) + k * sizeof(weir__entry);
       weir__entry e;
+      use use;
       memcpy(&e, l->file.data + at, sizeof e);
       if (l->file.header->version < 4)
         e.thread = weir__ring_v3_thread(e.thread);
-      if (e.device >= l->file.header->device_count || e.action >= WEIR_TRACE_ACTIONS)
-        return weir__ring_bad(&l->file, at, "an entry of device %u with action %u, which is not known", e.device,
-                              e.action);
-      if (e.device != device || e.time <= after)
+      TRY(check_entry(l, &e, at, &use));
+      if (e.device != device || use == IS_DROPPED)
         continue;
-      if (e.action != WEIR__ACTION_PAIRS) {
-        if (start->is_known && e.time <= start->of.time)
-          l->s->devices[device].dropped++;
-        else
-          to[(*found)++] = e;
-      } else {
+      if (use == IS_IN_START)
+        l->s->devices[device].dropped++;
+      else if (e.action != WEIR__ACTION_PAIRS)
+        to[(*found)++] = e;
+      else {
         ROOM(l, l->annotations, l->annotation_count, l->annotation_room, 1);
         l->annotations[l->annotation_count++] = e;
       }
@@ -662,6 +680,12 @@ static weir_status read_start(loader *l, int device, weir__ring_file_start *star
   return WEIR_OK;
 }
 
+static void note_times(loader *l, int device, const weir__ring_file_start *start) {
+  const weir__ring_file_device *d = &l->file.header->devices[device];
+  l->times[device].after = d->dropped_until > d->cleared_until ? d->dropped_until : d->cleared_until;
+  l->times[device].start = start->is_known ? start->of.time : 0;
+}
+
 static weir_status read_events(loader *l) {
   weir__recording *s = l->s;
   weir__ring_file_start start;
@@ -682,8 +706,9 @@ static weir_status read_events(loader *l) {
     s->devices[d].peak_outside = l->file.header->outside[d].peak;
     found = 0;
     status = read_start(l, d, &start);
+    note_times(l, d, &start);
     if (!status)
-      status = gather(l, d, &start, places, count, all, all + total, &found);
+      status = gather(l, d, places, count, all, all + total, &found);
     if (!status)
       status = place_changes(l, d, &start, all, found);
     if (!status) {
@@ -724,47 +749,50 @@ static weir_status add_work_numbers(loader *l, const weir__entry *e) {
   return add_number(l, "bytes", e->bytes);
 }
 
-static weir_status read_annotations(loader *l) {
+/* Adds an annotation, or work, to the recording. */
+static weir_status read_annotation(loader *l, const weir__entry *e) {
   weir__recording *s = l->s;
+  const char *text = NULL;
+  size_t count = 0;
+  if (e->context >= l->text_count ||
+      !weir__pairs_of_bytes(l->file.data + l->texts[e->context].at, l->texts[e->context].length, &text, &count))
+    return WEIR_OK; /* the log had no room for it */
+  weir__recording_annotation made = {.device = e->device, .time_us = time_of(l, e->time), .first_pair = s->pair_count};
+  TRY(add_string(l, "", 0, &made.name));
+  made.stage = made.name;
+  for (size_t k = 0; k < count; k++) {
+    const char *key = text, *value = key + strlen(key) + 1;
+    if (strcmp(key, "name") == 0)
+      TRY(add_string(l, value, strlen(value), &made.name));
+    else if (strcmp(key, "stage") == 0)
+      TRY(add_string(l, value, strlen(value), &made.stage));
+    else
+      TRY(add_pair(l, key, value));
+    text = value + strlen(value) + 1;
+  }
+  if (e->address)
+    TRY(add_work_numbers(l, e));
+  made.pair_count = s->pair_count - made.first_pair;
+  weir__recording_work work;
+  if (weir__recording_work_of(&s->strings, s->pairs, &made, &work)) {
+    ROOM(l, s->works, s->work_count, l->work_room, 1);
+    s->works[s->work_count++] = work;
+    return WEIR_OK;
+  }
+  ROOM(l, s->annotations, s->annotation_count, l->snapshot_annotation_room, 1);
+  s->annotations[s->annotation_count++] = made;
+  return WEIR_OK;
+}
+
+static weir_status read_annotations(loader *l) {
   size_t room = 0;
   weir__entry *spare = weir__grow(&l->file.budget, NULL, &room, l->annotation_count + 1, sizeof *spare);
   if (!spare)
     return no_memory(l);
   weir__entries_sort(l->annotations, spare, l->annotation_count);
   weir__drop(spare);
-  for (size_t i = 0; i < l->annotation_count; i++) {
-    const weir__entry *e = &l->annotations[i];
-    const char *text = NULL;
-    size_t count = 0;
-    if (e->context >= l->text_count ||
-        !weir__pairs_of_bytes(l->file.data + l->texts[e->context].at, l->texts[e->context].length, &text, &count))
-      continue; /* the log had no room for it */
-    weir__recording_annotation made = {
-        .device = e->device, .time_us = time_of(l, e->time), .first_pair = s->pair_count};
-    TRY(add_string(l, "", 0, &made.name));
-    made.stage = made.name;
-    for (size_t k = 0; k < count; k++) {
-      const char *key = text, *value = key + strlen(key) + 1;
-      if (strcmp(key, "name") == 0)
-        TRY(add_string(l, value, strlen(value), &made.name));
-      else if (strcmp(key, "stage") == 0)
-        TRY(add_string(l, value, strlen(value), &made.stage));
-      else
-        TRY(add_pair(l, key, value));
-      text = value + strlen(value) + 1;
-    }
-    if (e->address)
-      TRY(add_work_numbers(l, e));
-    made.pair_count = s->pair_count - made.first_pair;
-    weir__recording_work work;
-    if (weir__recording_work_of(&s->strings, s->pairs, &made, &work)) {
-      ROOM(l, s->works, s->work_count, l->work_room, 1);
-      s->works[s->work_count++] = work;
-      continue;
-    }
-    ROOM(l, s->annotations, s->annotation_count, l->snapshot_annotation_room, 1);
-    s->annotations[s->annotation_count++] = made;
-  }
+  for (size_t i = 0; i < l->annotation_count; i++)
+    TRY(read_annotation(l, &l->annotations[i]));
   return WEIR_OK;
 }
 
@@ -798,32 +826,45 @@ static weir_status load(loader *l) {
   return weir__recording_check_size(l->s, l->file.path, l->file.size);
 }
 
+static void warn(const loader *l) {
+  const weir__ring_file_header *h = l->file.header;
+  if (h->failure)
+    weir__log(WEIR_LOG_WARN, "%s: the recording could not grow beyond %llu KiB: %s", l->file.path,
+              (unsigned long long)h->file_bytes >> 10, strerror((int)h->failure));
+  if (h->lost)
+    weir__log(WEIR_LOG_WARN,
+              "%s: %llu entries are missing: there was no room for all streams; WEIR_RECORD_MB makes it larger",
+              l->file.path, (unsigned long long)h->lost);
+}
+
+/* Frees everything but the recording. */
+static void clear(loader *l) {
+  weir__ring_areas_clear(&l->file);
+  weir__drop(l->texts);
+  weir__drop(l->stacks);
+  for (size_t i = 0; i < l->module_count; i++)
+    weir__code_close(l->modules[i].code);
+  weir__drop(l->modules);
+  weir__drop(l->remark_of);
+  weir__drop(l->threads);
+  weir__drop(l->changes);
+  weir__drop(l->annotations);
+  weir__table_clear(&l->frame_table);
+  weir__table_clear(&l->stream_table);
+  weir__table_clear(&l->pool_table);
+}
+
+static weir__budget budget_of(const weir__recording_limits *limits) {
+  return (weir__budget){.limit = limits && limits->memory ? limits->memory : 64ull << 30};
+}
+
 static weir_status load_from(const char *path, weir__input *source, const weir__recording_limits *limits,
                              weir__recording **out) {
-  loader l = {.file = {.path = path,
-                       .source = source,
-                       .budget = {.limit = limits && limits->memory ? limits->memory : 64ull << 30}}};
+  loader l = {.file = {.path = path, .source = source, .budget = budget_of(limits)}};
   weir_status status = load(&l);
-  if (!status && l.file.header->failure)
-    weir__log(WEIR_LOG_WARN, "%s: the recording could not grow beyond %llu KiB: %s", path,
-              (unsigned long long)l.file.header->file_bytes >> 10, strerror((int)l.file.header->failure));
-  if (!status && l.file.header->lost)
-    weir__log(WEIR_LOG_WARN,
-              "%s: %llu entries are missing: there was no room for all streams; WEIR_RECORD_MB makes it larger", path,
-              (unsigned long long)l.file.header->lost);
-  weir__ring_areas_clear(&l.file);
-  weir__drop(l.texts);
-  weir__drop(l.stacks);
-  for (size_t i = 0; i < l.module_count; i++)
-    weir__code_close(l.modules[i].code);
-  weir__drop(l.modules);
-  weir__drop(l.remark_of);
-  weir__drop(l.threads);
-  weir__drop(l.changes);
-  weir__drop(l.annotations);
-  weir__table_clear(&l.frame_table);
-  weir__table_clear(&l.stream_table);
-  weir__table_clear(&l.pool_table);
+  if (!status)
+    warn(&l);
+  clear(&l);
   if (status) {
     weir__recording_free(l.s);
     return status;
@@ -838,4 +879,54 @@ weir_status weir__ring_file_load(const char *path, const weir__recording_limits 
 
 weir_status weir__ring_file_read(weir__input *source, const weir__recording_limits *limits, weir__recording **out) {
   return load_from(weir__input_name(source), source, limits, out);
+}
+
+/* ---- Without the entries ---- */
+
+weir_status weir__ring_loader_open(const char *path, int descriptor, const weir__recording_limits *limits,
+                                   weir__ring_loader **out) {
+  loader *l = calloc(1, sizeof *l);
+  if (!l)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: the host has no memory for it", path);
+  l->descriptor = descriptor;
+  l->file = (weir__ring_areas){.path = path, .chunkless = &l->descriptor, .budget = budget_of(limits)};
+  weir_status status = load(l);
+  if (status) {
+    weir__ring_loader_close(l);
+    return status;
+  }
+  warn(l);
+  *out = l;
+  return WEIR_OK;
+}
+
+void weir__ring_loader_close(weir__ring_loader *l) {
+  if (!l)
+    return;
+  clear(l);
+  weir__recording_free(l->s);
+  free(l);
+}
+
+weir__ring_areas *weir__ring_loader_file(weir__ring_loader *l) { return &l->file; }
+
+weir__recording *weir__ring_loader_recording(weir__ring_loader *l) { return l->s; }
+
+weir_status weir__ring_loader_convert(weir__ring_loader *l, const weir__entry *e, uint64_t at,
+                                      weir__recording_entry *to, bool *is_used) {
+  use use;
+  TRY(check_entry(l, e, at, &use));
+  *is_used = use == IS_USED && e->action != WEIR__ACTION_TAKEN;
+  if (use == IS_IN_START)
+    l->s->devices[e->device].dropped++;
+  if (!*is_used)
+    return WEIR_OK;
+  if (e->action != WEIR__ACTION_PAIRS)
+    return convert(l, e, to);
+  size_t before = l->s->annotation_count;
+  TRY(read_annotation(l, e));
+  *is_used = l->s->annotation_count > before;
+  *to = (weir__recording_entry){.action = WEIR__ACTION_PAIRS, .time_us = time_of(l, e->time)};
+  to->remark = (uint32_t)before;
+  return WEIR_OK;
 }

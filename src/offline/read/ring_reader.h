@@ -6,6 +6,7 @@
 #pragma once
 
 #include "offline/read/recording.h"
+#include "offline/read/ring_areas.h"
 
 /* Whether a file begins as a ring file. A file that cannot be read does not. */
 bool weir__ring_file_is(const char *path);
@@ -19,3 +20,18 @@ bool weir__ring_file_begins(const void *bytes, size_t size);
 /* Reads one from an input without random access, such as a pipe or a compressed file. The caller closes it. */
 weir_status weir__ring_file_read(weir__input *source, const weir__recording_limits *limits,
                                  weir__recording **recording);
+
+/* A recording without its entries, for a reader that takes them one by one. */
+typedef struct weir__ring_loader weir__ring_loader;
+
+/* `path` is for errors. The descriptor stays the caller's. */
+weir_status weir__ring_loader_open(const char *path, int descriptor, const weir__recording_limits *limits,
+                                   weir__ring_loader **loader);
+void weir__ring_loader_close(weir__ring_loader *loader); /* with its recording; NULL is allowed */
+weir__ring_areas *weir__ring_loader_file(weir__ring_loader *loader);
+weir__recording *weir__ring_loader_recording(weir__ring_loader *loader);
+
+/* Converts an entry at a byte of the file. Not all are used: some were dropped. An annotation becomes an entry with
+ * WEIR__ACTION_PAIRS, whose remark is its number in the recording. */
+weir_status weir__ring_loader_convert(weir__ring_loader *loader, const weir__entry *entry, uint64_t at,
+                                      weir__recording_entry *to, bool *is_used);
