@@ -18,12 +18,14 @@ enum {
 extern const weir_cli_command weir_cmd;
 extern const weir_cli_command weir_cmd_demo;
 extern const weir_cli_command weir_cmd_diff;
+extern const weir_cli_command weir_cmd_digest;
 extern const weir_cli_command weir_cmd_explain;
 extern const weir_cli_command weir_cmd_export;
 extern const weir_cli_command weir_cmd_help;
 extern const weir_cli_command weir_cmd_info;
 extern const weir_cli_command weir_cmd_leaks;
 extern const weir_cli_command weir_cmd_lint;
+extern const weir_cli_command weir_cmd_merge;
 extern const weir_cli_command weir_cmd_plot;
 extern const weir_cli_command weir_cmd_redact;
 extern const weir_cli_command weir_cmd_replay;

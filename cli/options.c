@@ -253,7 +253,8 @@ static bool is_same_file(const char *input, const struct stat *output) {
 
 static bool is_input(const struct stat *output, int count, char **arguments) {
   const weir_cli_option *o;
-  for (int i = 0; i < count && weir_cli_takes_recordings(current); i++)
+  bool reads = weir_cli_takes_recordings(current) || current->reads_arguments;
+  for (int i = 0; i < count && reads; i++)
     if (is_same_file(arguments[i], output))
       return true;
   for (size_t i = 0; (o = weir_cli_option_at(current, i)); i++)

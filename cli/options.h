@@ -64,6 +64,7 @@ struct weir_cli_command {
   const bool *listens;                          /* it is a server if this is set; may be NULL */
   bool writes_here;                             /* without an output, it writes a file in the current folder */
   bool is_confined;                             /* it reads no recording, and is restricted as if it did */
+  bool reads_arguments;                         /* they are other files or folders that it reads */
 };
 
 /* The option of that index: its own, then shared ones, then --help. NULL after the last. */

@@ -490,7 +490,7 @@ void weir_cli_sandbox_command(const weir_cli_command *command, int count, char *
   const char *writes[MAX_PATHS];
   weir_cli_access access = {.writes = writes, .listens = command->listens && *command->listens};
   const weir_cli_option *o;
-  bool is_reader = weir_cli_takes_recordings(command);
+  bool is_reader = weir_cli_takes_recordings(command) || command->reads_arguments;
   if (IS_SANITIZED || is_off() || is_under_valgrind() || !(is_reader || command->is_confined))
     return;
   const char **reads = calloc((size_t)count + MAX_PATHS, sizeof *reads);
