@@ -31,6 +31,7 @@ def lists(tensors):
 
 def test_version_and_id():
     assert nccl.version() >= (2, 7, 0)
+    assert nccl.is_available([weir.zeros(2, device="cuda")]) and not nccl.is_available([weir.zeros(2)])
     assert len(nccl.unique_id()) == 128
     with pytest.raises(RuntimeError, match=r"invalid unique_id \(expected 128 bytes, got 3\)"):
         nccl.init_rank(1, b"abc", 0)

@@ -143,6 +143,9 @@ def test_rng_state():
     assert bytes(weir.get_rng_state(0)) == bytes(weir.get_rng_state("cuda")) == bytes(state)
     states = weir.get_rng_state_all()
     assert len(states) == weir.device_count() and bytes(states[0]) == bytes(state)
+    weir.manual_seed(8)
+    weir.set_rng_state_all(states)
+    assert bytes(weir.get_rng_state()) == bytes(state)
 
 
 def test_seeds(two_devices):

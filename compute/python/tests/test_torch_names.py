@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tarfile
 import warnings
@@ -277,6 +278,39 @@ def test_names_of_torch_cuda():
     assert section.lstrip().startswith(f"{count} names ")
     assert f"Python: {count} [names that `torch.cuda` had in mid-2024]" in (ROOT / "docs" / "evidence" / "features.md").read_text()
     assert f"[{count} names]" in (ROOT / "README.md").read_text()
+
+
+def names_of_today():
+    """The tables of the page: the owner of each name, the name, and what the page says of it."""
+    section = COVERAGE.split("\n## The names of PyTorch 2.15\n")[1].split("\n## ")[0]
+    for part in section.split("\n### ")[1:]:
+        for name, where in re.findall(r"^\| `([\w.]+)` \| (.*) \|$", part, re.MULTILINE):
+            yield part.split("\n")[0], name, where
+
+
+@pytest.mark.parametrize("owner, name, where", list(names_of_today()), ids=lambda text: text.replace(" ", "_")[:40])
+def test_names_of_today(owner, name, where):
+    """A name is there if a test uses it, which the table names."""
+    if where.startswith("outside: "):
+        return
+    value = weir.accelerator if owner == "torch.accelerator" else weir
+    for part in name.split("."):
+        value = getattr(value, part)
+    if owner == "torch.cuda.memory":
+        assert value is getattr(weir.memory, name)
+    file, test = re.fullmatch(r"`python/(\w+): (test_\w+)`", where).groups()
+    paths = [folder / f"test_{file}.py" for folder in (ROOT / "python" / "tests", Path(__file__).parent)]
+    text = next(path for path in paths if path.exists()).read_text()
+    tests = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    body = ast.get_source_segment(text, tests[test])
+    assert re.search(rf"\b{name.split('.')[-1]}\b", body), f"{test} does not use it"
+
+
+def test_the_number_of_names_of_today():
+    names = list(names_of_today())
+    here = [name for _, name, where in names if not where.startswith("outside: ")]
+    assert len({(owner, name) for owner, name, _ in names}) == len(names)
+    assert f"\n{len(here)} of the {len(names)} names " in COVERAGE and len(here) >= 0.95 * len(names)
 
 
 def test_names_of_torch_c():
