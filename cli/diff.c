@@ -11,6 +11,7 @@
 #include "cli.h"
 #include "json.h"
 #include "progress.h"
+#include "report.h"
 
 static struct {
   int device;        /* -1 for the one that ran out of memory, or has a history */
@@ -148,10 +149,8 @@ static int run(int count, char **files) {
                      : weir_cli_usage("takes two FILEs: before and after");
   if (strcmp(files[0], "-") == 0 && strcmp(files[1], "-") == 0)
     return weir_cli_usage("only one of the two files can be the standard input");
-  weir_cli_progress *progress = weir_cli_progress_begin("reading");
   for (int i = 0; i < 2 && !status; i++)
-    status = weir__recording_load(files[i], NULL, &recordings[i]);
-  weir_cli_progress_end(progress);
+    status = weir_cli_load(files[i], &recordings[i]);
   for (int i = 0; i < 2 && !status; i++)
     status = weir__recording_check_device(recordings[i], weir_cli_input_name(files[i]),
                                           options.device >= 0 ? options.device
@@ -159,7 +158,7 @@ static int run(int count, char **files) {
   weir__diff diff;
   weir__diff_options how = {
       .device = {options.device, options.device}, .file = {files[0], files[1]}, .fail_above = options.fail_above};
-  progress = weir_cli_progress_begin("comparing");
+  weir_cli_progress *progress = weir_cli_progress_begin("comparing");
   if (!status)
     status = weir__diff_make(recordings[0], recordings[1], &how, &diff);
   weir_cli_progress_end(progress);

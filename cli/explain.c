@@ -23,7 +23,7 @@
 
 typedef struct report {
   const char *name; /* of the file */
-  const weir__recording *snapshot;
+  const weir__recording *recording;
   const weir__recording_device *device;
   const weir__explanation *x;
 } report;
@@ -37,13 +37,13 @@ static void print_block(const report *f, const weir__explained_block *b) {
   char stack[WEIR__DESCRIBE_TEXT], phase[WEIR__DESCRIBE_TEXT], age[32];
   printf("%s", bytes(b->requested));
   if (b->stack)
-    printf(", %s", weir__describe_stack(f->snapshot, b->stack, stack));
+    printf(", %s", weir__describe_stack(f->recording, b->stack, stack));
   if (b->event == SIZE_MAX) {
     printf(", allocated before the recording");
     return;
   }
   int64_t time = f->device->events[b->event].time_us;
-  if (!b->stack && *weir__describe_phase(f->snapshot, f->x->device, time, phase))
+  if (!b->stack && *weir__describe_phase(f->recording, f->x->device, time, phase))
     printf(", allocated %s", phase);
   if (time && f->x->time_us)
     printf(", %s old", weir__describe_span(weir__time_between(time, f->x->time_us), age));
@@ -62,19 +62,19 @@ static void print_head(const report *f) {
     printf(", entry %zu of %zu", x->event, x->event_count);
   if (x->time_us && x->first_us)
     printf(", %s into the recording", weir__describe_span(weir__time_between(x->first_us, x->time_us), text));
-  printf("%s", f->snapshot->device_count > 1 ? ", device " : "");
-  if (f->snapshot->device_count > 1)
+  printf("%s", f->recording->device_count > 1 ? ", device " : "");
+  if (f->recording->device_count > 1)
     printf("%d", x->device);
   putchar('\n');
   if (!x->has_request)
     return;
-  printf("  request     %s on %s%s", bytes(x->request), weir__describe_stream(f->snapshot, x->stream, stream),
+  printf("  request     %s on %s%s", bytes(x->request), weir__describe_stream(f->recording, x->stream, stream),
          x->is_private ? ", in a private pool" : "");
-  if (*weir__describe_phase(f->snapshot, x->device, x->time_us, phase))
+  if (*weir__describe_phase(f->recording, x->device, x->time_us, phase))
     printf(", %s", phase);
   putchar('\n');
   if (x->stack)
-    printf("  from        %s\n", weir__describe_stack(f->snapshot, x->stack, stack));
+    printf("  from        %s\n", weir__describe_stack(f->recording, x->stack, stack));
 }
 
 /* How much may be reserved, as far as the recording shows it. */
@@ -118,9 +118,9 @@ static void print_device(const report *f) {
     printf(", yet refused the request\n");
   else
     printf(": the limit is the program's own (%s)\n",
-           f->snapshot->is_events_only ? "weir_allocator_set_limit, set_per_process_memory_fraction, or "
-                                         "WEIR_MEMORY_LIMIT with the preload library"
-                                       : "set_per_process_memory_fraction");
+           f->recording->is_events_only ? "weir_allocator_set_limit, set_per_process_memory_fraction, or "
+                                          "WEIR_MEMORY_LIMIT with the preload library"
+                                        : "set_per_process_memory_fraction");
   if (x->memory > x->device_free && x->memory - x->device_free > x->reserved)
     printf("  outside     %s of the device's %s is held outside the allocator: by other processes, the context, or "
            "libraries such as NCCL\n",
@@ -177,7 +177,7 @@ static void print_holders(const report *f) {
   size_t shown = x->has_request && x->cause != WEIR_OFFLINE_CAUSE_EXHAUSTED ? 3 : WEIR__SUMMARY_HOLDERS;
   if (x->holder_count)
     printf("  %slargest users%s\n", weir_cli_bold(), weir_cli_plain());
-  weir_cli_print_holders("    ", f->snapshot, x->holders, x->holder_count < shown ? x->holder_count : shown);
+  weir_cli_print_holders("    ", f->recording, x->holders, x->holder_count < shown ? x->holder_count : shown);
 }
 
 /* "5 blocks, 410.89 MiB in total", or "1 block of 82.18 MiB". */
@@ -285,7 +285,7 @@ static void print_growth(const report *f) {
          g->is_cause ? "A leak is the cause, since without it the request would have been served"
                      : "There is a leak, which alone does not explain the failure",
          bytes(g->bytes), weir_cli_count(g->count, "block"), g->unit, (long long)g->first_step, g->steps,
-         bytes((uint64_t)g->bytes_per_step), g->unit, weir__describe_blocks(f->snapshot, g->stack, g->size, title),
+         bytes((uint64_t)g->bytes_per_step), g->unit, weir__describe_blocks(f->recording, g->stack, g->size, title),
          g->stacks > 1 ? " and others" : "");
   printf("              ");
   weir_cli_print_command("leaks", "", f->name);
@@ -438,7 +438,7 @@ static void print_outcome(const report *f) {
 /* Further failures and devices in the file. */
 static void print_others(const report *f) {
   const weir__explanation *x = f->x;
-  const weir__recording *s = f->snapshot;
+  const weir__recording *s = f->recording;
   if (x->moment == WEIR_OFFLINE_AT_OOM && x->oom_count > 1 && x->event < x->next_oom)
     printf("  note        memory ran out %zu times, and this is the first; --at %zu explains the next\n", x->oom_count,
            x->next_oom);
@@ -497,7 +497,7 @@ static void print_notes(const report *f) {
   if (x->has_request && x->device_free < x->mapped && !x->memory)
     printf("  note        device memory held by other processes, NCCL or the context is not in the file\n");
   if (!x->has_stacks && x->holder_count)
-    printf("  note        no stacks were recorded: %s records them\n", weir_cli_stacks_option(f->snapshot));
+    printf("  note        no stacks were recorded: %s records them\n", weir_cli_stacks_option(f->recording));
 }
 
 static void print_next(const report *f) {
@@ -505,7 +505,7 @@ static void print_next(const report *f) {
   const weir__trial *setting = find_remedy(x, WEIR__REMEDY_SETTING), *empty = find_remedy(x, WEIR__REMEDY_EMPTY);
   printf("  %snext%s        ", weir_cli_bold(), weir_cli_plain());
   char device[32] = "";
-  if (x->device != weir__recording_first_device(f->snapshot))
+  if (x->device != weir__recording_first_device(f->recording))
     snprintf(device, sizeof device, " --device %d", x->device);
   if (setting) {
     char options[sizeof setting->conf + sizeof device + 16];
@@ -585,7 +585,7 @@ char *weir_cli_explain_text(const char *name, const weir__recording *recording, 
 
 static void print_json(const report *f) {
   weir_cli_json_begin(0);
-  weir__explain_json(&weir_cli_json_sink, f->name, f->snapshot, f->x);
+  weir__explain_json(&weir_cli_json_sink, f->name, f->recording, f->x);
   weir_cli_json_end();
 }
 
@@ -596,7 +596,7 @@ static bool json, message, has_moment;
 
 static int run(int count, char **arguments) {
   const char *name = count ? arguments[0] : "-";
-  weir__recording *snapshot;
+  weir__recording *recording;
   weir__explanation x;
   if (!count && !message)
     return weir_cli_usage("FILE is missing");
@@ -605,7 +605,7 @@ static int run(int count, char **arguments) {
   if (message)
     return weir_cli_explain_message(name, options.device, json);
   weir_cli_progress *progress = weir_cli_progress_begin("reading and replaying");
-  weir_status status = weir__recording_load(name, NULL, &snapshot);
+  weir_status status = weir__recording_load(name, NULL, &recording);
   if (status) {
     weir_cli_progress_end(progress);
     char *error = strdup(weir_last_error());
@@ -618,17 +618,17 @@ static int run(int count, char **arguments) {
     return code;
   }
   if (options.device < 0)
-    options.device = weir__recording_first_device(snapshot);
+    options.device = weir__recording_first_device(recording);
   options.progress = weir_cli_progress_step;
   options.progress_context = progress;
-  status = weir__explain(snapshot, &options, &x);
+  status = weir__explain(recording, &options, &x);
   weir_cli_progress_end(progress);
   if (status)
     weir_cli_fail("%s: %s", weir_cli_input_name(name), weir_last_error());
   else
     WEIR_CLI_PRINT_REPORT(json, print_json, print_text,
-                          &(report){name, snapshot, &snapshot->devices[options.device], &x});
-  weir__recording_free(snapshot);
+                          &(report){name, recording, &recording->devices[options.device], &x});
+  weir__recording_free(recording);
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 

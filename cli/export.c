@@ -12,6 +12,7 @@
 #include "moment.h"
 #include "offline/render/output_file.h"
 #include "progress.h"
+#include "report.h"
 
 enum format { FORMAT_JSON, FORMAT_SQLITE, FORMAT_CSV, FORMAT_PERFETTO, FORMAT_COLLAPSED, FORMAT_SPEEDSCOPE };
 
@@ -24,10 +25,10 @@ static struct {
   const char *to;
 } options = {.table = -1, .device = -1};
 
-static weir_status write_to(const weir__recording *snapshot, weir_cli_progress *progress, weir__output_file *target) {
+static weir_status write_to(const weir__recording *recording, weir_cli_progress *progress, weir__output_file *target) {
   if (options.format == FORMAT_SQLITE) {
     weir_status status =
-        weir__export_sqlite(snapshot, options.device, weir_cli_progress_step, progress,
+        weir__export_sqlite(recording, options.device, weir_cli_progress_step, progress,
                             target->path ? target->path : "standard output", weir__outfile_contents(&target->out));
     return status ? status : weir__output_file_keep(target);
   }
@@ -36,45 +37,42 @@ static weir_status write_to(const weir__recording *snapshot, weir_cli_progress *
     return status;
   if (options.format == FORMAT_JSON)
     status =
-        weir__rewrite(snapshot, options.device, &weir__json_format, weir_cli_progress_step, progress, target->file);
+        weir__rewrite(recording, options.device, &weir__json_format, weir_cli_progress_step, progress, target->file);
   else if (options.format == FORMAT_CSV)
-    status = weir__export_csv(snapshot, options.device,
+    status = weir__export_csv(recording, options.device,
                               options.table < 0 ? WEIR__EXPORT_EVENTS : (weir__export_table)options.table,
                               weir_cli_progress_step, progress, target->file);
   else if (options.format == FORMAT_COLLAPSED)
-    status = weir__export_collapsed(snapshot, options.device, options.moment, options.event, target->file);
+    status = weir__export_collapsed(recording, options.device, options.moment, options.event, target->file);
   else if (options.format == FORMAT_SPEEDSCOPE)
-    status = weir__export_speedscope(snapshot, options.device, options.moment, options.event, target->file);
+    status = weir__export_speedscope(recording, options.device, options.moment, options.event, target->file);
   else
-    status = weir__export_perfetto(snapshot, options.device, weir_cli_progress_step, progress, target->file);
+    status = weir__export_perfetto(recording, options.device, weir_cli_progress_step, progress, target->file);
   if (!status)
     status = weir__output_file_close(target);
   return status ? status : weir__output_file_keep(target);
 }
 
 static int export_file(const char *file) {
-  weir__recording *snapshot;
+  weir__recording *recording;
   weir__output_file target;
-  weir_cli_progress *progress = weir_cli_progress_begin("reading");
-  weir_status status = weir__recording_load(file, NULL, &snapshot);
-  weir_cli_progress_end(progress);
-  if (status)
+  if (weir_cli_load(file, &recording))
     return weir_cli_fail("%s", weir_last_error());
-  if (options.device >= 0 && weir__recording_check_device(snapshot, weir_cli_input_name(file), options.device)) {
+  if (options.device >= 0 && weir__recording_check_device(recording, weir_cli_input_name(file), options.device)) {
     weir_cli_fail("%s", weir_last_error());
-    weir__recording_free(snapshot);
+    weir__recording_free(recording);
     return WEIR_EXIT_FAILED;
   }
-  weir__recording_clean_texts(snapshot);
-  progress = weir_cli_progress_begin("writing");
-  status = weir__output_file_begin(&target, options.to,
-                                   options.format == FORMAT_SQLITE ? WEIR__OUTFILE_BY_PATH : WEIR__OUTFILE_WRITE);
+  weir__recording_clean_texts(recording);
+  weir_cli_progress *progress = weir_cli_progress_begin("writing");
+  weir_status status = weir__output_file_begin(
+      &target, options.to, options.format == FORMAT_SQLITE ? WEIR__OUTFILE_BY_PATH : WEIR__OUTFILE_WRITE);
   if (!status) {
-    status = write_to(snapshot, progress, &target);
+    status = write_to(recording, progress, &target);
     weir__output_file_end(&target);
   }
   weir_cli_progress_end(progress);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
   if (status == WEIR_ERROR_INVALID_ARGUMENT) /* the recording does not have what is to be written */
     return weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error());
   return status ? weir_cli_fail("%s", weir_last_error()) : WEIR_EXIT_OK;

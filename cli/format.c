@@ -359,15 +359,8 @@ static bool is_on_path(const char *name, const char *path) {
   return false;
 }
 
-void weir_cli_print_program(FILE *out) {
-  const char *slash = strrchr(program, '/');
-  if (!slash || is_on_path(slash + 1, program))
-    fputs(slash ? slash + 1 : program, out);
-  else
-    weir_cli_print_quoted(out, program);
-}
-
-void weir_cli_print_quoted(FILE *out, const char *word) {
+/* Writes a word quoted for a shell. Control characters are escaped. */
+static void print_quoted(FILE *out, const char *word) {
   static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=@%+,";
   if (*word && !word[strspn(word, plain)]) {
     fputs(word, out);
@@ -388,12 +381,20 @@ void weir_cli_print_quoted(FILE *out, const char *word) {
   putc('\'', out);
 }
 
+void weir_cli_print_program(FILE *out) {
+  const char *slash = strrchr(program, '/');
+  if (!slash || is_on_path(slash + 1, program))
+    fputs(slash ? slash + 1 : program, out);
+  else
+    print_quoted(out, program);
+}
+
 void weir_cli_print_command(const char *command, const char *options, const char *file) {
   weir_cli_keep_line();
   weir_cli_print_program(stdout);
   printf(" %s%s%s ", command, *options ? " " : "", options);
   if (file[0] == '-' && file[1]) /* neither an option nor standard input */
     fputs("./", stdout);
-  weir_cli_print_quoted(stdout, file);
+  print_quoted(stdout, file);
   putchar('\n');
 }

@@ -51,9 +51,6 @@ void weir_cli_set_program(const char *argv0);
 /* Writes how to call this program: its name if PATH finds it, else the path under which it was called. */
 void weir_cli_print_program(FILE *out);
 
-/* Writes a word quoted for a shell. Control characters are escaped. */
-void weir_cli_print_quoted(FILE *out, const char *word);
-
 /* Writes a command line for pasting, "weir explain --device 1 'my file.pickle'", and ends the line. `options` may be
  * "". */
 void weir_cli_print_command(const char *command, const char *options, const char *file);

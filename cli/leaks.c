@@ -14,6 +14,7 @@
 #include "offline/analyse/describe.h"
 #include "offline/replay/replay.h"
 #include "progress.h"
+#include "report.h"
 
 static struct {
   int device; /* -1 for all that have a history */
@@ -146,16 +147,14 @@ static bool wants(const weir__recording *recording, size_t device) {
 
 static int look_at(const char *file) {
   weir__recording *recording;
-  weir_cli_progress *progress = weir_cli_progress_begin("reading");
-  weir_status status = weir__recording_load(file, NULL, &recording);
-  weir_cli_progress_end(progress);
-  if (status)
+  if (weir_cli_load(file, &recording))
     return weir_cli_fail("%s", weir_last_error());
   if (options.device >= 0 && weir__recording_check_device(recording, weir_cli_input_name(file), options.device)) {
     weir_cli_fail("%s", weir_last_error());
     weir__recording_free(recording);
     return WEIR_EXIT_FAILED;
   }
+  weir_status status = WEIR_OK;
   bool is_found = false, has_any = false;
   if (!options.json) {
     weir_cli_fold_begin();
@@ -166,7 +165,7 @@ static int look_at(const char *file) {
     weir__leaks_options how = {.memory = options.memory};
     if (!wants(recording, d))
       continue;
-    progress = weir_cli_progress_begin("looking for leaks");
+    weir_cli_progress *progress = weir_cli_progress_begin("looking for leaks");
     status = weir__leaks_find(recording, (int)d, &how, &leaks);
     weir_cli_progress_end(progress);
     if (status) {

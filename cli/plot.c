@@ -12,16 +12,17 @@
 #include "moment.h"
 #include "offline/render/output_file.h"
 #include "progress.h"
+#include "report.h"
 
 static weir__plot_options options = {.device = -1};
 static int kind, by;
 static int axis;
 static const char *output;
 
-static weir_status write_to(const weir__recording *snapshot, weir__output_file *target) {
+static weir_status write_to(const weir__recording *recording, weir__output_file *target) {
   weir_status status = weir__output_file_open(target);
   if (!status)
-    status = weir__plot_write(snapshot, &options, target->file);
+    status = weir__plot_write(recording, &options, target->file);
   if (!status)
     status = weir__output_file_close(target);
   return status ? status : weir__output_file_keep(target);
@@ -29,38 +30,33 @@ static weir_status write_to(const weir__recording *snapshot, weir__output_file *
 
 static int run(int count, char **arguments) {
   const char *file = arguments[0];
-  weir__recording *snapshot;
+  weir__recording *recording;
   weir__output_file target;
   (void)count;
   if (options.moment != WEIR_OFFLINE_AT_AUTO && kind != WEIR_OFFLINE_PLOT_SEGMENTS)
     return weir_cli_usage("--at is for --kind segments");
   if (!output && isatty(STDOUT_FILENO))
     return weir_cli_usage("a picture is not readable on a terminal: name its file with -o (- is standard output)");
-  weir_cli_progress *progress = weir_cli_progress_begin("reading");
-  weir_status status = weir__recording_load(file, NULL, &snapshot);
-  weir_cli_progress_end(progress);
-  if (status)
+  if (weir_cli_load(file, &recording))
     return weir_cli_fail("%s", weir_last_error());
   options.kind = (weir_offline_plot)kind;
   options.by = (weir_offline_group)by;
   options.axis = (weir__plot_axis)axis;
   options.name = strcmp(file, "-") == 0 ? NULL : file;
   if (options.device < 0)
-    options.device = weir__recording_first_device(snapshot);
-  if (weir__recording_check_device(snapshot, weir_cli_input_name(file), options.device)) {
-    weir__recording_free(snapshot);
+    options.device = weir__recording_first_device(recording);
+  if (weir__recording_check_device(recording, weir_cli_input_name(file), options.device)) {
+    weir__recording_free(recording);
     return weir_cli_fail("%s", weir_last_error());
   }
+  weir_cli_progress *progress = weir_cli_progress_begin("drawing");
+  weir_status status = weir__output_file_begin(&target, output, WEIR__OUTFILE_WRITE);
   if (!status) {
-    progress = weir_cli_progress_begin("drawing");
-    status = weir__output_file_begin(&target, output, WEIR__OUTFILE_WRITE);
-    if (!status) {
-      status = write_to(snapshot, &target);
-      weir__output_file_end(&target);
-    }
-    weir_cli_progress_end(progress);
+    status = write_to(recording, &target);
+    weir__output_file_end(&target);
   }
-  weir__recording_free(snapshot);
+  weir_cli_progress_end(progress);
+  weir__recording_free(recording);
   return status ? weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error()) : WEIR_EXIT_OK;
 }
 

@@ -74,8 +74,8 @@ static int check_reproduced(const char *file, const weir__replayer *history) {
 static void mention_others(const weir_cli_history *h) {
   if (weir_cli_prediction.device >= 0 || weir_cli_prediction.json)
     return;
-  for (int i = 0; (size_t)i < h->snapshot->device_count; i++)
-    if (i != h->device && h->snapshot->devices[i].event_count) {
+  for (int i = 0; (size_t)i < h->recording->device_count; i++)
+    if (i != h->device && h->recording->devices[i].event_count) {
       weir_cli_fail("%s has histories of other devices as well: this is device %d; --device %d selects another",
                     weir_cli_input_name(h->file), h->device, i);
       return;
@@ -87,12 +87,12 @@ static int open_history(const char *file, uint64_t memory, double fraction, weir
   *h = (weir_cli_history){.file = file};
   snprintf(what, sizeof what, "reading %s", weir_cli_input_name(file));
   weir_cli_progress *progress = weir_cli_progress_begin(what);
-  weir_status status = weir__recording_load(file, NULL, &h->snapshot);
+  weir_status status = weir__recording_load(file, NULL, &h->recording);
   bool is_loaded = !status;
   if (is_loaded) {
     const int device = weir_cli_prediction.device;
-    h->device = device >= 0 ? device : weir__recording_first_device(h->snapshot);
-    status = weir__replayer_open(h->snapshot, h->device, memory, fraction, &h->history);
+    h->device = device >= 0 ? device : weir__recording_first_device(h->recording);
+    status = weir__replayer_open(h->recording, h->device, memory, fraction, &h->history);
   }
   weir_cli_progress_end(progress);
   if (status) {
@@ -100,7 +100,7 @@ static int open_history(const char *file, uint64_t memory, double fraction, weir
     weir_cli_history_close(h);
     return WEIR_EXIT_FAILED;
   }
-  if (h->snapshot->device_count > 1)
+  if (h->recording->device_count > 1)
     snprintf(h->name, sizeof h->name, "%s, device %d", weir_cli_input_name(file), h->device);
   else
     snprintf(h->name, sizeof h->name, "%s", weir_cli_input_name(file));
@@ -124,8 +124,8 @@ int weir_cli_history_check(const char *file, weir_cli_history *history) {
 
 void weir_cli_history_close(weir_cli_history *history) {
   weir__replayer_close(history->history);
-  if (history->snapshot)
-    weir__recording_free(history->snapshot);
+  if (history->recording)
+    weir__recording_free(history->recording);
   *history = (weir_cli_history){0};
 }
 

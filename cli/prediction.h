@@ -34,7 +34,7 @@ int weir_cli_prediction_begin(void);
 /* A file, and its replay under the recorded settings that was compared with it. */
 typedef struct weir_cli_history {
   const char *file;
-  weir__recording *snapshot;
+  weir__recording *recording;
   weir__replayer *history;
   int device;
   char name[1024]; /* of the file, with the device if there are several: "job.pickle, device 3" */

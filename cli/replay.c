@@ -53,7 +53,7 @@ static void print_text(const weir_cli_history *h, const weir__replay_report *rep
     printf("  served      %s that failed in the file: suitable blocks became free while the allocator waited\n",
            weir_cli_count(report->rescued, "request"));
   if (report->begin != WEIR__BEGINS_EMPTY) {
-    bool has_checkpoint = h->snapshot->devices[h->device].start != NULL;
+    bool has_checkpoint = h->recording->devices[h->device].start != NULL;
     fputs("  began late  ", stdout);
     weir_cli_print_start(h->history);
     puts(report->begin == WEIR__BEGINS_HELD

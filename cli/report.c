@@ -4,6 +4,14 @@
 
 #include "format.h"
 #include "offline/analyse/describe.h"
+#include "progress.h"
+
+weir_status weir_cli_load(const char *file, weir__recording **recording) {
+  weir_cli_progress *progress = weir_cli_progress_begin("reading");
+  weir_status status = weir__recording_load(file, NULL, recording);
+  weir_cli_progress_end(progress);
+  return status;
+}
 
 const char weir_cli_no_history[] = "none: whether memory ran out, and its peak, are not known";
 

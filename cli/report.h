@@ -1,9 +1,12 @@
 /*
- * What reports for people have in common.
+ * What commands that read recordings have in common, and what their reports say alike.
  */
 #pragma once
 
 #include "offline/analyse/summary.h"
+
+/* Reads a recording, with progress. */
+weir_status weir_cli_load(const char *file, weir__recording **recording);
 
 /* After "history": the file has none. */
 extern const char weir_cli_no_history[];

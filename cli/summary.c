@@ -82,20 +82,20 @@ static void print_completeness(const weir__recording_device *device, const weir_
          bytes(s->reserved_before), weir_cli_count(s->unknown_frees, "free"));
 }
 
-static void print_when(const weir__recording *snapshot, int device, const weir__summary *s, size_t event) {
+static void print_when(const weir__recording *recording, int device, const weir__summary *s, size_t event) {
   char span[32], phase[WEIR__DESCRIBE_TEXT];
-  const weir__recording_entry *e = &snapshot->devices[device].events[event];
+  const weir__recording_entry *e = &recording->devices[device].events[event];
   printf("entry %zu", event);
   if (e->time_us && s->first_us)
     printf(", %s after the first", weir__describe_span(weir__time_between(s->first_us, e->time_us), span));
-  if (*weir__describe_phase(snapshot, device, e->time_us, phase))
+  if (*weir__describe_phase(recording, device, e->time_us, phase))
     printf(", %s", phase);
 }
 
-static void print_peak(const weir__recording *snapshot, int device, const weir__summary *s, const char *name,
+static void print_peak(const weir__recording *recording, int device, const weir__summary *s, const char *name,
                        const weir__summary_peak *peak) {
   printf("    peak      %s %s: ", bytes(peak->bytes), name);
-  print_when(snapshot, device, s, peak->event);
+  print_when(recording, device, s, peak->event);
   putchar('\n');
 }
 
@@ -121,9 +121,9 @@ static bool is_used(const weir__recording_device *device) {
   return device->event_count || device->segment_count || device->peak_outside;
 }
 
-static void print_device(const weir__recording *snapshot, int number, const weir__summary *s,
+static void print_device(const weir__recording *recording, int number, const weir__summary *s,
                          const weir__summary_classes *m) {
-  const weir__recording_device *device = &snapshot->devices[number];
+  const weir__recording_device *device = &recording->devices[number];
   char span[32];
   size_t made = s->actions[WEIR_TRACE_SEGMENT_ALLOC] + s->actions[WEIR_TRACE_SEGMENT_MAP];
   printf("  %sdevice %d%s\n", weir_cli_bold(), number, weir_cli_plain());
@@ -143,7 +143,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   if (s->actions[WEIR_TRACE_OOM]) {
     printf("    %sout of memory%s  %s, the first at ", weir_cli_bold(), weir_cli_plain(),
            weir_cli_count(s->actions[WEIR_TRACE_OOM], "time"));
-    print_when(snapshot, number, s, s->first_oom);
+    print_when(recording, number, s, s->first_oom);
     printf(": a request of %s\n", bytes(device->events[s->first_oom].size));
   }
   if (s->is_unknown) {
@@ -152,28 +152,28 @@ static void print_device(const weir__recording *snapshot, int number, const weir
     return;
   }
   if (device->event_count) {
-    print_peak(snapshot, number, s, "in use", &s->live);
+    print_peak(recording, number, s, "in use", &s->live);
     if (m->has_classes)
       print_classes(m);
-    weir_cli_print_holders("      ", snapshot, s->holders, s->holder_count);
-    print_peak(snapshot, number, s, "reserved", &s->reserved);
-    if (graph && weir_cli_print_graph(snapshot, number, s))
+    weir_cli_print_holders("      ", recording, s->holders, s->holder_count);
+    print_peak(recording, number, s, "reserved", &s->reserved);
+    if (graph && weir_cli_print_graph(recording, number, s))
       puts("    out of host memory for a graph");
   }
   if (s->is_end_told) {
     printf("    at end    %s in use, as requested, of %s reserved: computed from the entries%s\n",
            bytes(s->end_requested), bytes(s->end_reserved),
-           snapshot->was_killed ? "; the process was killed, or still runs" : "");
-    weir_cli_print_holders("      ", snapshot, s->at_end, s->at_end_count);
+           recording->was_killed ? "; the process was killed, or still runs" : "");
+    weir_cli_print_holders("      ", recording, s->at_end, s->at_end_count);
     return;
   }
-  if (snapshot->is_events_only) {
+  if (recording->is_events_only) {
     puts("    at end    not known: the file has no list of segments");
     return;
   }
   printf("    at end    %s in use of %s reserved, in %zu large and %zu small segments%s\n", bytes(s->end_active),
          bytes(s->end_reserved), s->large_segments, s->small_segments, s->private ? ", some in private pools" : "");
-  weir_cli_print_holders("      ", snapshot, s->at_end, s->at_end_count);
+  weir_cli_print_holders("      ", recording, s->at_end, s->at_end_count);
 }
 
 /* Pinned host memory, if the file has any. */
@@ -185,35 +185,35 @@ static void print_host(const weir__recording_device *host) {
          weir_cli_count(host->segment_count, "segment"), weir_cli_count(host->event_count, "entry"));
 }
 
-static void print_text(const char *file, const weir__recording *snapshot, const weir__summary *devices,
+static void print_text(const char *file, const weir__recording *recording, const weir__summary *devices,
                        const weir__summary_classes *more) {
   size_t events = 0, used = 0;
   weir_cli_fold_begin();
-  for (size_t i = 0; i < snapshot->device_count; i++) {
-    events += snapshot->devices[i].event_count;
-    used += is_used(&snapshot->devices[i]);
+  for (size_t i = 0; i < recording->device_count; i++) {
+    events += recording->devices[i].event_count;
+    used += is_used(&recording->devices[i]);
   }
   printf("%s%s%s: %s, %s", weir_cli_bold(), weir_cli_input_name(file), weir_cli_plain(), weir_cli_count(used, "device"),
          weir_cli_count(events, "entry"));
-  if (snapshot->is_events_only)
+  if (recording->is_events_only)
     puts(", recorded with WEIR_RECORD");
   else
-    printf(", %s\n", weir_cli_count(snapshot->segment_count, "segment"));
-  print_settings(snapshot);
+    printf(", %s\n", weir_cli_count(recording->segment_count, "segment"));
+  print_settings(recording);
   bool has_stacks = false;
-  print_host(&snapshot->host);
-  for (size_t i = 0; i < snapshot->device_count; i++) {
-    if (!is_used(&snapshot->devices[i]))
+  print_host(&recording->host);
+  for (size_t i = 0; i < recording->device_count; i++) {
+    if (!is_used(&recording->devices[i]))
       continue;
-    print_device(snapshot, (int)i, &devices[i], &more[i]);
+    print_device(recording, (int)i, &devices[i], &more[i]);
     has_stacks |= devices[i].has_stacks;
   }
   if (used && !has_stacks)
     printf("  no stacks were recorded, so allocations are grouped by size: %s records them\n",
-           weir_cli_stacks_option(snapshot));
-  for (size_t i = 0; i < snapshot->ignored_count; i++)
-    printf("  unknown key '%s' of %s, %s\n", weir_cli_escaped(snapshot->ignored[i].key), snapshot->ignored[i].where,
-           weir_cli_count(snapshot->ignored[i].count, "time"));
+           weir_cli_stacks_option(recording));
+  for (size_t i = 0; i < recording->ignored_count; i++)
+    printf("  unknown key '%s' of %s, %s\n", weir_cli_escaped(recording->ignored[i].key), recording->ignored[i].where,
+           weir_cli_count(recording->ignored[i].count, "time"));
   if (events) {
     fputs("  next: ", stdout);
     weir_cli_print_command("explain", "", file);
@@ -224,38 +224,38 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
          "_dump_snapshot()");
 }
 
-static void print_json(const char *file, const weir__recording *snapshot, const weir__summary *devices,
+static void print_json(const char *file, const weir__recording *recording, const weir__summary *devices,
                        const weir__summary_classes *classes) {
   weir_cli_json_begin(0);
-  weir__summary_json(&weir_cli_json_sink, file, snapshot, devices, classes);
+  weir__summary_json(&weir_cli_json_sink, file, recording, devices, classes);
   weir_cli_json_end();
 }
 
 /* One file; an exit code. */
 static int summarize_file(const char *file) {
-  weir__recording *snapshot;
+  weir__recording *recording;
   weir_cli_progress *progress = weir_cli_progress_begin("reading");
-  weir_status status = weir__recording_load(file, NULL, &snapshot);
+  weir_status status = weir__recording_load(file, NULL, &recording);
   if (status) {
     weir_cli_progress_end(progress);
     return weir_cli_fail("%s", weir_last_error());
   }
-  weir__summary *devices = calloc(snapshot->device_count + 1, sizeof *devices);
-  weir__summary_classes *more = calloc(snapshot->device_count + 1, sizeof *more);
+  weir__summary *devices = calloc(recording->device_count + 1, sizeof *devices);
+  weir__summary_classes *more = calloc(recording->device_count + 1, sizeof *more);
   if (!devices || !more)
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
-  for (size_t i = 0; i < snapshot->device_count && !status; i++)
-    status = weir__summarize(snapshot, (int)i, &devices[i]);
-  for (size_t i = 0; i < snapshot->device_count && !status; i++)
-    status = weir__summarize_classes(snapshot, (int)i, &devices[i], &more[i]);
+  for (size_t i = 0; i < recording->device_count && !status; i++)
+    status = weir__summarize(recording, (int)i, &devices[i]);
+  for (size_t i = 0; i < recording->device_count && !status; i++)
+    status = weir__summarize_classes(recording, (int)i, &devices[i], &more[i]);
   weir_cli_progress_end(progress);
   if (status || !devices || !more)
     weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error());
   else
-    WEIR_CLI_PRINT_REPORT(json, print_json, print_text, file, snapshot, devices, more);
+    WEIR_CLI_PRINT_REPORT(json, print_json, print_text, file, recording, devices, more);
   free(more);
   free(devices);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 

@@ -352,7 +352,7 @@ static int tune_files(tuning *t, char **names, int count) {
   }
   if (code)
     return code;
-  read_base(t->files[0].snapshot->conf, &base);
+  read_base(t->files[0].recording->conf, &base);
   t->options.histories = t->histories;
   t->options.history_count = (size_t)count;
   t->options.base = &base;

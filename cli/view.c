@@ -19,6 +19,7 @@
 #include "offline/render/output_file.h"
 #include "offline/render/view_data.h"
 #include "progress.h"
+#include "report.h"
 #include "view_page.h"
 #include "view_serve.h"
 
@@ -45,13 +46,6 @@ typedef struct source {
   char *explain_text;
 } source;
 
-static weir_status load(const char *file, weir__recording **recording) {
-  weir_cli_progress *progress = weir_cli_progress_begin("reading");
-  weir_status status = weir__recording_load(file, NULL, recording);
-  weir_cli_progress_end(progress);
-  return status;
-}
-
 /* Finds out why memory ran out, in words too unless remedies were left out: then the words would be wrong. */
 static weir_status explain(const char *file, source *from, const weir__view_options *view, weir__view_source *to) {
   bool is_explained = false;
@@ -70,7 +64,7 @@ static weir_status make_data(int count, char **files, weir__view_data *data) {
   weir__view_source views[WEIR__VIEW_MAX_SOURCES] = {0};
   weir_status status = WEIR_OK;
   for (int i = 0; i < count && !status; i++)
-    status = load(files[i], &sources[i].recording);
+    status = weir_cli_load(files[i], &sources[i].recording);
   weir_cli_progress *progress = weir_cli_progress_begin("making the page");
   const weir__view_options view = {.step = weir_cli_progress_step, .step_context = progress};
   for (int i = 0; i < count && !status; i++) {

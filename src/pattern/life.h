@@ -3,6 +3,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define WEIR__LIFE_OPEN UINT32_MAX
@@ -23,3 +25,8 @@ typedef struct weir__life {
 } weir__life;
 
 _Static_assert(sizeof(weir__life) == 40, "there is one for two entries");
+
+/* Whether the block is in use right after an entry. */
+static inline bool weir__life_spans(const weir__life *life, size_t entry) {
+  return (life->is_before || life->begin <= entry) && life->freed > entry;
+}

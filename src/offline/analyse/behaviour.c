@@ -74,17 +74,17 @@ static void digest_numbers(const weir__recording *s, unsigned char digest[WEIR__
   weir__sha256_end(&sha, digest);
 }
 
-weir_status weir__behaviour_of(const weir__recording *snapshot, weir__behaviour *behaviour) {
-  *behaviour = (weir__behaviour){.devices = calloc(snapshot->device_count + 1, sizeof *behaviour->devices)};
+weir_status weir__behaviour_of(const weir__recording *recording, weir__behaviour *behaviour) {
+  *behaviour = (weir__behaviour){.devices = calloc(recording->device_count + 1, sizeof *behaviour->devices)};
   if (!behaviour->devices)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
-  digest_numbers(snapshot, behaviour->numbers);
-  for (size_t d = 0; d < snapshot->device_count; d++) {
-    if (!snapshot->devices[d].event_count)
+  digest_numbers(recording, behaviour->numbers);
+  for (size_t d = 0; d < recording->device_count; d++) {
+    if (!recording->devices[d].event_count)
       continue;
     struct weir__behaviour_device *one = &behaviour->devices[behaviour->device_count++];
     one->device = (int)d;
-    one->status = weir__replay(snapshot, &(weir__replay_options){.device = (int)d, .check = true}, &one->report);
+    one->status = weir__replay(recording, &(weir__replay_options){.device = (int)d, .check = true}, &one->report);
     if (one->status == WEIR_ERROR_HOST_OUT_OF_MEMORY) {
       weir__behaviour_free(behaviour);
       return WEIR_ERROR_HOST_OUT_OF_MEMORY;

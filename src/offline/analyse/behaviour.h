@@ -18,7 +18,7 @@ typedef struct weir__behaviour {
   } * devices;
 } weir__behaviour;
 
-weir_status weir__behaviour_of(const weir__recording *snapshot, weir__behaviour *behaviour);
+weir_status weir__behaviour_of(const weir__recording *recording, weir__behaviour *behaviour);
 void weir__behaviour_free(weir__behaviour *behaviour);
 
 /* Fails with WEIR_ERROR_BAD_DATA and says what differs. */

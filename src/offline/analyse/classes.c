@@ -702,7 +702,7 @@ void weir__classes_sum(const weir__lives *lives, const weir__classes *classes, s
   memset(bytes, 0, WEIR__CLASSES * sizeof *bytes);
   for (size_t i = 0; i < lives->block_count; i++) {
     const weir__life *life = &lives->blocks[i];
-    if ((life->is_before || life->begin <= entry) && life->freed > entry)
+    if (weir__life_spans(life, entry))
       bytes[classes->of[i]] += life->size;
   }
 }

@@ -30,10 +30,6 @@ typedef struct side {
   uint32_t *phases;  /* of each block */
 } side;
 
-static bool in_use(const weir__life *b, uint32_t after) {
-  return (b->is_before || b->begin <= after) && (b->freed == WEIR__LIFE_OPEN || b->freed > after);
-}
-
 static bool rank_streams(side *s) {
   size_t count = s->recording->stream_count + 1;
   uint16_t next = 1;
@@ -159,7 +155,7 @@ static size_t steps_of(const side *s, const weir__life *b) {
 /* What a block contributes; false if nothing. */
 static bool weigh(const side *s, bool has_steps, const weir__life *b, weir__diff_sums *sums) {
   size_t steps = has_steps ? steps_of(s, b) : 0;
-  bool at_peak = in_use(b, s->peak), at_end = b->freed == WEIR__LIFE_OPEN;
+  bool at_peak = weir__life_spans(b, s->peak), at_end = b->freed == WEIR__LIFE_OPEN;
   if (!at_peak && !at_end && !steps)
     return false;
   double size = (double)b->size, n = (double)(s->out->steps.count - s->first_step);

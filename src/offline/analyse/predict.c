@@ -43,14 +43,10 @@ void weir__prediction_from(const weir__replay_report *report, const weir__costs 
   prediction->busy = busy_figures(prediction);
 }
 
-weir_status weir__predict(const weir__replayer *replayer, const weir__settings *settings,
-                          const weir__capacity *capacity, const weir__costs *costs, weir__prediction *prediction) {
-  return weir__predict_history(replayer, settings, capacity, costs, prediction, NULL);
-}
-
-weir_status weir__predict_history(const weir__replayer *replayer, const weir__settings *settings,
-                                  const weir__capacity *capacity, const weir__costs *costs,
-                                  weir__prediction *prediction, weir__whatif_history **history) {
+/* `history`, unless it is NULL, becomes the history of the run in which streams were idle. */
+static weir_status predict(const weir__replayer *replayer, const weir__settings *settings,
+                           const weir__capacity *capacity, const weir__costs *costs, weir__prediction *prediction,
+                           weir__whatif_history **history) {
   weir__whatif_history *made = NULL;
   weir__replay_report report;
   weir__capacity busy = *capacity;
@@ -72,6 +68,11 @@ weir_status weir__predict_history(const weir__replayer *replayer, const weir__se
   } else if (history)
     *history = made;
   return status;
+}
+
+weir_status weir__predict(const weir__replayer *replayer, const weir__settings *settings,
+                          const weir__capacity *capacity, const weir__costs *costs, weir__prediction *prediction) {
+  return predict(replayer, settings, capacity, costs, prediction, NULL);
 }
 
 static double fragmentation(uint64_t allocated, uint64_t reserved) {
@@ -193,14 +194,15 @@ bool weir__whatif_is_late(const weir__whatif *w) { return weir__replayer_start(w
 
 bool weir__whatif_is_reproduced(const weir__whatif *w) { return !weir__replayer_check(w->history)->differences; }
 
-const weir__settings *weir__whatif_settings(const weir__whatif *w, size_t row) {
+/* The settings of a row; NULL for the recorded ones with the state before the recording as it was. */
+static const weir__settings *settings_of(const weir__whatif *w, size_t row) {
   if (row >= WEIR__WHATIF_OWN_ROWS)
     return &w->settings[row - WEIR__WHATIF_OWN_ROWS];
   return row && weir__whatif_is_late(w) ? weir__replayer_settings(w->history) : NULL;
 }
 
 void weir__whatif_predict(const weir__whatif *w, size_t row, weir__whatif_row *result, weir__whatif_history **history) {
-  const weir__settings *settings = weir__whatif_settings(w, row);
+  const weir__settings *settings = settings_of(w, row);
   weir__prediction *prediction = &result->p;
   weir__capacity capacity;
   /* It is found for all alike: the least limit on a device that has enough memory. */
@@ -212,7 +214,7 @@ void weir__whatif_predict(const weir__whatif *w, size_t row, weir__whatif_row *r
   }
   prediction->status = weir__replayer_capacity_of(w->history, settings, w->memory, w->fraction, &capacity);
   if (!prediction->status)
-    weir__predict_history(w->history, settings, &capacity, w->costs, prediction, history);
+    predict(w->history, settings, &capacity, w->costs, prediction, history);
 }
 
 bool weir__whatif_is_shown(const weir__whatif *w, size_t row) {

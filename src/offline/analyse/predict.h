@@ -45,11 +45,6 @@ void weir__prediction_from(const weir__replay_report *report, const weir__costs 
 weir_status weir__predict(const weir__replayer *replayer, const weir__settings *settings,
                           const weir__capacity *capacity, const weir__costs *costs, weir__prediction *prediction);
 
-/* The same. `history`, unless it is NULL, becomes the history of the run in which streams were idle. */
-weir_status weir__predict_history(const weir__replayer *replayer, const weir__settings *settings,
-                                  const weir__capacity *capacity, const weir__costs *costs,
-                                  weir__prediction *prediction, weir__whatif_history **history);
-
 /* The part of the reserved memory that is not allocated, at the peaks of both: 0 to 1. */
 double weir__prediction_fragmentation(const weir__prediction *prediction);
 
@@ -124,9 +119,6 @@ bool weir__whatif_is_late(const weir__whatif *whatif);
 
 /* Whether the recorded settings reproduce the recording. */
 bool weir__whatif_is_reproduced(const weir__whatif *whatif);
-
-/* The settings of a row; NULL for the recorded ones with the state before the recording as it was. */
-const weir__settings *weir__whatif_settings(const weir__whatif *whatif, size_t row);
 
 /* Computes a row, which may be the place in whatif->rows; p.status says how it went. Rows may be computed at the same
  * time. `history`, unless it is NULL, becomes the predicted history. */

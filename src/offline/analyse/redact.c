@@ -236,12 +236,12 @@ static weir_status add_salt(weir__sha256 *sha, const char *salt) {
   return WEIR_OK;
 }
 
-weir_status weir__redact(weir__recording *snapshot, const weir__redact_options *options, weir__redaction *redaction) {
-  hider h = {.s = snapshot, .budget = {.limit = UINT64_MAX}};
+weir_status weir__redact(weir__recording *recording, const weir__redact_options *options, weir__redaction *redaction) {
+  hider h = {.s = recording, .budget = {.limit = UINT64_MAX}};
   weir__redaction r = {0};
-  size_t count = snapshot->strings.count;
+  size_t count = recording->strings.count;
   TRY(add_salt(&h.salted, options->salt));
-  weir__recording_clean_texts(snapshot);
+  weir__recording_clean_texts(recording);
   hidden roles[] = {{NULL, count, FUNCTION, &r.functions},
                     {NULL, count, FILE_NAME, &r.files},
                     {NULL, count, REMARK, &r.remarks},

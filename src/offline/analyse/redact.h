@@ -19,4 +19,4 @@ typedef struct weir__redaction {
 } weir__redaction;
 
 /* In place. */
-weir_status weir__redact(weir__recording *snapshot, const weir__redact_options *options, weir__redaction *redaction);
+weir_status weir__redact(weir__recording *recording, const weir__redact_options *options, weir__redaction *redaction);

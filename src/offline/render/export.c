@@ -9,8 +9,8 @@
 #include "base/text.h"
 #include "offline/analyse/levels.h"
 
-uint64_t weir__export_thread_of(const weir__recording *snapshot, const weir__recording_annotation *annotation) {
-  const char *text = weir__recording_pair_of(snapshot, annotation, "thread");
+uint64_t weir__export_thread_of(const weir__recording *recording, const weir__recording_annotation *annotation) {
+  const char *text = weir__recording_pair_of(recording, annotation, "thread");
   char *end;
   unsigned long long thread = text && *text >= '1' && *text <= '9' ? strtoull(text, &end, 10) : 0;
   return thread && !*end && thread <= INT32_MAX ? thread : 0;
@@ -342,13 +342,13 @@ static weir_status work(walk *w) {
   return status;
 }
 
-weir_status weir__export_rows(const weir__recording *snapshot, int device, weir__export_table table, weir__step step,
+weir_status weir__export_rows(const weir__recording *recording, int device, weir__export_table table, weir__step step,
                               void *step_context, weir__rows *to) {
   static weir_status (*const tables[])(walk *) = {
       [WEIR__EXPORT_SEGMENTS] = segments, [WEIR__EXPORT_BLOCKS] = blocks, [WEIR__EXPORT_EVENTS] = events,
       [WEIR__EXPORT_STACKS] = stacks,     [WEIR__EXPORT_FRAMES] = frames, [WEIR__EXPORT_ANNOTATIONS] = annotations,
       [WEIR__EXPORT_SETTINGS] = settings, [WEIR__EXPORT_WORK] = work};
-  walk w = {.s = snapshot, .device = device, .step = step, .step_context = step_context, .to = to};
+  walk w = {.s = recording, .device = device, .step = step, .step_context = step_context, .to = to};
   weir_status status = tables[table](&w);
   weir_status ended = to->end(to); /* also after an error, to release resources */
   return status ? status : ended;
@@ -418,7 +418,7 @@ static weir_status csv_end(weir__rows *to) {
   return WEIR_OK;
 }
 
-weir_status weir__export_csv(const weir__recording *snapshot, int device, weir__export_table table, weir__step step,
+weir_status weir__export_csv(const weir__recording *recording, int device, weir__export_table table, weir__step step,
                              void *step_context, FILE *file) {
   csv c = {.rows = {.begin = csv_begin,
                     .integer = csv_integer,
@@ -429,5 +429,5 @@ weir_status weir__export_csv(const weir__recording *snapshot, int device, weir__
                     .end = csv_end},
            .file = file,
            .is_first = true};
-  return weir__export_rows(snapshot, device, table, step, step_context, &c.rows);
+  return weir__export_rows(recording, device, table, step, step_context, &c.rows);
 }

@@ -51,27 +51,27 @@ struct weir__rows {
 const char *weir__export_table_name(weir__export_table table);
 
 /* `device` is -1 for all. Stacks and frames are those of all devices, under the same numbers. `step` may be NULL. */
-weir_status weir__export_rows(const weir__recording *snapshot, int device, weir__export_table table, weir__step step,
+weir_status weir__export_rows(const weir__recording *recording, int device, weir__export_table table, weir__step step,
                               void *step_context, weir__rows *to);
 
 /* Writes one table as in RFC 4180, with the names of the columns in the first line. */
-weir_status weir__export_csv(const weir__recording *snapshot, int device, weir__export_table table, weir__step step,
+weir_status weir__export_csv(const weir__recording *recording, int device, weir__export_table table, weir__step step,
                              void *step_context, FILE *file);
 
 /* Writes all tables with indices to an empty file at `path`; `name` is for errors. WEIR_ERROR_NOT_SUPPORTED if this
  * build has no SQLite. */
-weir_status weir__export_sqlite(const weir__recording *snapshot, int device, weir__step step, void *step_context,
+weir_status weir__export_sqlite(const weir__recording *recording, int device, weir__step step, void *step_context,
                                 const char *name, const char *path);
 
 /* ---- Over time ---- */
 
 /* The number of the thread that a range belongs to; 0 if it does not say. */
-uint64_t weir__export_thread_of(const weir__recording *snapshot, const weir__recording_annotation *annotation);
+uint64_t weir__export_thread_of(const weir__recording *recording, const weir__recording_annotation *annotation);
 
 /* Writes a JSON trace for ui.perfetto.dev and Chrome: a process for each device, with counters, events by stream,
  * annotated ranges, a span for the life of each block on the track of its pool, and a flow from each allocation to its
  * free. */
-weir_status weir__export_perfetto(const weir__recording *snapshot, int device, weir__step step, void *step_context,
+weir_status weir__export_perfetto(const weir__recording *recording, int device, weir__step step, void *step_context,
                                   FILE *file);
 
 /* ---- At a moment ---- */
@@ -81,9 +81,9 @@ weir_status weir__export_perfetto(const weir__recording *snapshot, int device, w
  *
  * Collapsed stacks, as flamegraph.pl and others read them: a line with frames from the outermost to the innermost,
  * separated by ";", and bytes. */
-weir_status weir__export_collapsed(const weir__recording *snapshot, int device, weir_offline_moment moment,
+weir_status weir__export_collapsed(const weir__recording *recording, int device, weir_offline_moment moment,
                                    size_t event, FILE *file);
 
 /* A file for speedscope.app, with a profile for each device. */
-weir_status weir__export_speedscope(const weir__recording *snapshot, int device, weir_offline_moment moment,
+weir_status weir__export_speedscope(const weir__recording *recording, int device, weir_offline_moment moment,
                                     size_t event, FILE *file);

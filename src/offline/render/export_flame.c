@@ -53,9 +53,7 @@ static weir_status add_all(const weir__recording *r, int device, size_t entry, c
   bool has_history = r->devices[device].event_count > 0, ok = true;
   for (size_t i = 0; i < lives->block_count && ok; i++) {
     const weir__life *life = &lives->blocks[i];
-    bool is_live =
-        has_history ? (life->is_before || life->begin <= entry) && life->freed > entry : life->freed == WEIR__LIFE_OPEN;
-    if (!is_live)
+    if (has_history ? !weir__life_spans(life, entry) : life->freed != WEIR__LIFE_OPEN)
       continue;
     uint32_t stack = life->stack < r->stack_count && r->stacks[life->stack].count ? life->stack : 0;
     uint64_t key = stack ? stack : (1ull << 63 | ((life->size * WEIR__CLASSES + classes->of[i]) & ~(3ull << 62)));
@@ -165,15 +163,15 @@ static void write_collapsed(const weir__recording *r, const sums *s, FILE *file)
   }
 }
 
-weir_status weir__export_collapsed(const weir__recording *snapshot, int device, weir_offline_moment moment,
+weir_status weir__export_collapsed(const weir__recording *recording, int device, weir_offline_moment moment,
                                    size_t event, FILE *file) {
   sums *all;
   size_t count;
-  weir_status status = find_all(snapshot, device, moment, event, &all, &count);
+  weir_status status = find_all(recording, device, moment, event, &all, &count);
   if (status)
     return status;
   for (size_t i = 0; i < count; i++)
-    write_collapsed(snapshot, &all[i], file);
+    write_collapsed(recording, &all[i], file);
   clear_all(all, count);
   return ferror(file) ? weir__fail(WEIR_ERROR_SYSTEM, "cannot write it") : WEIR_OK;
 }
@@ -232,12 +230,12 @@ static void write_frames(const weir__recording *r, weir__sink *sink) {
     WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("name", weir__class_name((weir__class)i)), JSON_CLOSE);
 }
 
-weir_status weir__export_speedscope(const weir__recording *snapshot, int device, weir_offline_moment moment,
+weir_status weir__export_speedscope(const weir__recording *recording, int device, weir_offline_moment moment,
                                     size_t event, FILE *file) {
   char exporter[48];
   sums *all;
   size_t count, sizes = 0;
-  weir_status status = find_all(snapshot, device, moment, event, &all, &count);
+  weir_status status = find_all(recording, device, moment, event, &all, &count);
   if (status)
     return status;
   weir__sink *sink = malloc(sizeof *sink);
@@ -250,12 +248,12 @@ weir_status weir__export_speedscope(const weir__recording *snapshot, int device,
   WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("$schema", "https://www.speedscope.app/file-format-schema.json"),
              JSON_TEXT("exporter", exporter), JSON_NATURAL("activeProfileIndex", 0), JSON_OBJECT("shared"),
              JSON_LIST("frames"));
-  write_frames(snapshot, sink);
+  write_frames(recording, sink);
   for (size_t i = 0; i < count; i++)
     write_sizes(&all[i], sink);
   WEIR__JSON(sink, JSON_CLOSE, JSON_CLOSE, JSON_LIST("profiles"));
   for (size_t i = 0; i < count; i++)
-    write_profile(snapshot, &all[i], &sizes, sink);
+    write_profile(recording, &all[i], &sizes, sink);
   WEIR__JSON(sink, JSON_CLOSE, JSON_CLOSE);
   status = weir__sink_end(sink, NULL);
   free(sink);

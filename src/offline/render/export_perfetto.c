@@ -376,22 +376,22 @@ static void works(tracer *t, int device, open_ranges *open) {
   weir__hash_map_clear(&rows);
 }
 
-weir_status weir__export_perfetto(const weir__recording *snapshot, int device, weir__step step, void *step_context,
+weir_status weir__export_perfetto(const weir__recording *recording, int device, weir__step step, void *step_context,
                                   FILE *file) {
   open_ranges open;
   weir__sink *sink = malloc(sizeof *sink);
-  if (!ranges_begin(snapshot, &open) || !sink) {
+  if (!ranges_begin(recording, &open) || !sink) {
     free(open.counts);
     free(open.is_named);
     free(sink);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
   }
-  tracer t = {.s = snapshot, .sink = sink, .step = step, .step_context = step_context};
+  tracer t = {.s = recording, .sink = sink, .step = step, .step_context = step_context};
   weir_status status = WEIR_OK;
   weir__sink_begin(sink, &weir__json_format, weir_write_file, file);
   WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("displayTimeUnit", "ms"), JSON_LIST("traceEvents"));
-  for (size_t d = 0; d < snapshot->device_count && !status; d++) {
-    if ((device >= 0 && (size_t)device != d) || !snapshot->devices[d].event_count)
+  for (size_t d = 0; d < recording->device_count && !status; d++) {
+    if ((device >= 0 && (size_t)device != d) || !recording->devices[d].event_count)
       continue;
     name_all(&t, (int)d);
     status = history(&t, (int)d);

@@ -7,9 +7,9 @@
 
 #ifndef WEIR_HAVE_SQLITE
 
-weir_status weir__export_sqlite(const weir__recording *snapshot, int device, weir__step step, void *step_context,
+weir_status weir__export_sqlite(const weir__recording *recording, int device, weir__step step, void *step_context,
                                 const char *name, const char *path) {
-  (void)snapshot, (void)device, (void)step, (void)step_context, (void)path;
+  (void)recording, (void)device, (void)step, (void)step_context, (void)path;
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                     "%s: this build of Weir is without SQLite; install libsqlite3-dev and build again", name);
 }
@@ -99,7 +99,7 @@ static weir_status end(weir__rows *to) {
   return WEIR_OK;
 }
 
-weir_status weir__export_sqlite(const weir__recording *snapshot, int device, weir__step step, void *step_context,
+weir_status weir__export_sqlite(const weir__recording *recording, int device, weir__step step, void *step_context,
                                 const char *name, const char *path) {
   static const char before[] = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA temp_store = FILE; BEGIN";
   static const char after[] = "CREATE INDEX segments_address ON segments (device, address);"
@@ -131,7 +131,7 @@ weir_status weir__export_sqlite(const weir__recording *snapshot, int device, wei
   if (!status)
     status = run(&b, before);
   for (int table = 0; table < WEIR__EXPORT_TABLES && !status; table++)
-    status = weir__export_rows(snapshot, device, (weir__export_table)table, step, step_context, &b.rows);
+    status = weir__export_rows(recording, device, (weir__export_table)table, step, step_context, &b.rows);
   if (!status)
     status = run(&b, after);
   if (sqlite3_close(b.db) != SQLITE_OK && !status)

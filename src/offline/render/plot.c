@@ -139,7 +139,7 @@ static bool take_groups(weir__plot *p, const weir__hash_map *map, const uint32_t
   return true;
 }
 
-static weir_status choose_groups(weir__plot *plot, const uint32_t *alike) {
+static weir_status group_blocks(weir__plot *plot, const uint32_t *alike) {
   weir__hash_map map = {0};
   memset(plot->groups, 0, sizeof plot->groups);
   free(plot->group_of);
@@ -148,7 +148,7 @@ static weir_status choose_groups(weir__plot *plot, const uint32_t *alike) {
   for (size_t i = 0; i < plot->lives.block_count && ok; i++) {
     sum *s = weir__hash_map_put(&map, sizeof *s, key_of(plot, alike, i) + 1);
     ok = s != NULL;
-    if (ok && weir__plot_is_live(&plot->lives.blocks[i], plot->moment)) {
+    if (ok && weir__life_spans(&plot->lives.blocks[i], plot->moment)) {
       s->bytes += plot->lives.blocks[i].size;
       s->count++;
     }
@@ -158,7 +158,8 @@ static weir_status choose_groups(weir__plot *plot, const uint32_t *alike) {
   return ok ? WEIR_OK : weir__plot_no_memory();
 }
 
-weir_status weir__plot_choose_groups(weir__plot *plot) {
+/* Chooses the groups by what is in use after plot->moment. */
+static weir_status choose_groups(weir__plot *plot) {
   uint32_t *alike = NULL;
   plot->by = plot->options->by;
   if (plot->by == WEIR_OFFLINE_BY_AUTO)
@@ -167,7 +168,7 @@ weir_status weir__plot_choose_groups(weir__plot *plot) {
                                         : WEIR_OFFLINE_BY_SIZE;
   weir_status status = weir__describe_alike(plot->recording, &alike);
   if (!status)
-    status = choose_groups(plot, alike);
+    status = group_blocks(plot, alike);
   const weir__plot_group *last = plot->group_count ? &plot->groups[plot->group_count - 1] : NULL;
   uint64_t all = 0;
   for (size_t i = 0; i < plot->group_count; i++)
@@ -176,7 +177,7 @@ weir_status weir__plot_choose_groups(weir__plot *plot) {
   if (!status && plot->by == WEIR_OFFLINE_BY_SIZE && plot->group_count == WEIR__PLOT_GROUPS &&
       last->bytes > all / 5 * 2) {
     plot->has_ranges = true;
-    status = choose_groups(plot, alike);
+    status = group_blocks(plot, alike);
   }
   free(alike);
   return status;
@@ -442,7 +443,7 @@ static weir_status prepare(weir__plot *p) {
   for (size_t i = 0; i < p->lives.block_count; i++)
     if (p->lives.blocks[i].freed < p->device->event_count)
       p->freed[p->lives.blocks[i].freed] = (uint32_t)i + 1;
-  return weir__plot_choose_groups(p);
+  return choose_groups(p);
 }
 
 weir_status weir__plot_write(const weir__recording *recording, const weir__plot_options *options, FILE *file) {

@@ -50,9 +50,6 @@ static inline size_t weir__plot_column(const weir__plot *plot, size_t entry, siz
   return column < count ? column : count - 1;
 }
 
-/* Chooses the groups by what is in use after plot->moment. */
-weir_status weir__plot_choose_groups(weir__plot *plot);
-
 /* Room for a legend of the groups below the drawing: moves plot->bottom. */
 void weir__plot_reserve_legend(weir__plot *plot, size_t count);
 void weir__plot_legend(weir__plot *plot, const char *heading);
@@ -73,9 +70,4 @@ weir_status weir__plot_fragmentation(weir__plot *plot);
 
 static inline weir_status weir__plot_no_memory(void) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a picture");
-}
-
-/* In use after an entry. */
-static inline bool weir__plot_is_live(const weir__life *life, size_t entry) {
-  return (life->is_before || life->begin <= entry) && life->freed > entry;
 }

@@ -26,19 +26,19 @@ static weir_status check_names(const char *from, const char *to) {
 
 static weir_status write_copy(const char *from, const weir__redact_options *options, weir__output_file *target,
                               weir__behaviour *before, weir__redact_report *report) {
-  weir__recording *snapshot;
-  TRY(weir__recording_load(from, NULL, &snapshot));
-  report->left_out = snapshot->ignored_count;
-  weir_status status = weir__behaviour_of(snapshot, before);
+  weir__recording *recording;
+  TRY(weir__recording_load(from, NULL, &recording));
+  report->left_out = recording->ignored_count;
+  weir_status status = weir__behaviour_of(recording, before);
   if (!status)
-    status = weir__redact(snapshot, options, &report->hidden);
+    status = weir__redact(recording, options, &report->hidden);
   if (!status)
     status = weir__output_file_open(target);
   if (!status)
-    status = weir__rewrite(snapshot, -1, &weir__pickle_format, NULL, NULL, target->file);
+    status = weir__rewrite(recording, -1, &weir__pickle_format, NULL, NULL, target->file);
   if (!status)
     status = weir__output_file_close(target);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
   return status;
 }
 

@@ -106,16 +106,16 @@ static bool frames(void *source, uint32_t stack, weir__snapshot_writer *writer) 
   return true;
 }
 
-weir_status weir__rewrite(const weir__recording *snapshot, int device, const weir__sink_format *format, weir__step step,
-                          void *step_context, FILE *file) {
-  recording_view source = {snapshot, device};
+weir_status weir__rewrite(const weir__recording *recording, int device, const weir__sink_format *format,
+                          weir__step step, void *step_context, FILE *file) {
+  recording_view source = {recording, device};
   const weir__snapshot_view view = {.source = &source,
-                                    .device_count = snapshot->device_count,
-                                    .annotation_count = snapshot->annotation_count + snapshot->work_count,
-                                    .settings = snapshot->settings,
-                                    .setting_count = snapshot->setting_count,
-                                    .has_history = snapshot->has_history,
-                                    .has_host = snapshot->has_host,
+                                    .device_count = recording->device_count,
+                                    .annotation_count = recording->annotation_count + recording->work_count,
+                                    .settings = recording->settings,
+                                    .setting_count = recording->setting_count,
+                                    .has_history = recording->has_history,
+                                    .has_host = recording->has_host,
                                     .has_signed_pools = true,
                                     .text = text,
                                     .pool = pool,
@@ -128,6 +128,6 @@ weir_status weir__rewrite(const weir__recording *snapshot, int device, const wei
                                     .frames = frames,
                                     .step = step,
                                     .step_context = step_context,
-                                    .step_count = snapshot->event_count};
+                                    .step_count = recording->event_count};
   return weir__write_view(NULL, &view, format, weir_write_file, file);
 }

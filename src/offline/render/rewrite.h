@@ -10,5 +10,5 @@
 
 /* `device` is -1 for all; otherwise the lists of the other devices are empty. Keys that the reader did not understand
  * are left out. Segments are sorted by device. `step` may be NULL. */
-weir_status weir__rewrite(const weir__recording *snapshot, int device, const weir__sink_format *format, weir__step step,
-                          void *step_context, FILE *file);
+weir_status weir__rewrite(const weir__recording *recording, int device, const weir__sink_format *format,
+                          weir__step step, void *step_context, FILE *file);

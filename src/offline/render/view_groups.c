@@ -104,7 +104,7 @@ static bool choose(group *g, uint32_t peak) {
     if (!s)
       return false;
     s->in_all += b->size;
-    if (b->begin <= peak && b->freed > peak)
+    if (weir__life_spans(b, peak))
       s->bytes += b->size;
   }
   size_t room = g->sums.count > WEIR__VIEW_NAMES ? WEIR__VIEW_NAMES - 1 : WEIR__VIEW_NAMES;
