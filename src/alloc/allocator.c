@@ -32,16 +32,6 @@ static void heap_init(weir__heap *heap, weir_allocator *allocator, int device, u
   heap->large = (weir__pool){.heap = heap, .account = &heap->accounts.default_pool};
 }
 
-static void pool_end(weir__private_pool *pool) {
-  weir__writers_delete(&pool->small);
-  weir__writers_delete(&pool->large);
-  weir__pool_clear(&pool->small);
-  weir__pool_clear(&pool->large);
-  if (pool->destroy)
-    pool->destroy(pool->context);
-  free(pool);
-}
-
 static void heap_end(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
@@ -58,15 +48,13 @@ static void heap_end(weir__heap *heap) {
     driver->DevicePrimaryCtxRelease(driver, heap->device);
   }
   weir__scopes_clear(heap);
-  weir__writers_delete(&heap->small);
-  weir__writers_delete(&heap->large);
   weir__pool_clear(&heap->small);
   weir__pool_clear(&heap->large);
   while (heap->private_pools) {
-    weir__private_pool *pool = heap->private_pools;
-    heap->private_pools = pool->next;
-    pool_end(pool);
+    atomic_store(&heap->private_pools->holds, 0); /* of threads that did not close a scope */
+    weir__pool_drop(heap, heap->private_pools);
   }
+  weir__pools_finalize(heap);
   weir__accounts_end(&heap->accounts);
   while (heap->classes) {
     weir__stream_class *class = heap->classes;

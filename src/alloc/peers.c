@@ -19,7 +19,10 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
   weir__mutex_lock(&heap->lock);
   weir_cu_result r = WEIR_CU_SUCCESS;
   if (!(heap->pages.peers >> device & 1)) {
-    r = allocator->backend ? weir__backend_share(heap, device) : weir__pages_share(&heap->pages, device);
+    if (weir__backend_is_async(allocator))
+      r = weir__async_share(heap, device);
+    else if (!allocator->backend)
+      r = weir__pages_share(&heap->pages, device);
     if (!r)
       r = weir__pages_share(&heap->received, device);
   }

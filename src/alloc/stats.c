@@ -17,8 +17,8 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   now.moving_aliases = (int64_t)heap->pages.aliases.count;
   now.moving_aliases_unmapped = heap->pages.aliases.unmapped;
   weir__accounts_read(&heap->accounts, &now); /* under the lock, so that allocated never exceeds reserved */
-  if (allocator->backend)
-    weir__backend_read_stats(heap, &now);
+  if (weir__backend_is_async(allocator))
+    weir__async_read_stats(heap, &now);
   weir__mutex_unlock(&heap->lock);
   now.size = stats->size;
   now.max_split_size = split == UINT64_MAX ? -1 : (int64_t)split;
@@ -26,22 +26,14 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   return WEIR_OK;
 }
 
-/* Calls `change` for every statistic of segments. */
-static void for_each_stat(weir__heap *heap, void (*change)(weir_stat *)) {
-  weir_allocator_stats *stats = &heap->stats;
-  for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
-    change(&stats->segment[kind]);
-  change(&stats->oversize_segments);
-}
-
 weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int device) {
   WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
-  for_each_stat(heap, weir__stat_reset_peak);
+  weir__stat_reset_peak(&heap->stats.oversize_segments);
   heap->stats.moving_aliases_peak = (int64_t)heap->pages.aliases.count;
   heap->stats.ipc_limbo_bytes_peak = heap->stats.ipc_limbo_bytes;
-  if (allocator->backend)
-    weir__backend_reset_peaks(heap);
+  if (weir__backend_is_async(allocator))
+    weir__async_reset_peaks(heap);
   weir__accounts_reset_peaks(&heap->accounts);
   weir__mutex_unlock(&heap->lock);
   return WEIR_OK;
@@ -51,7 +43,7 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
   WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   weir_allocator_stats *stats = &heap->stats;
-  for_each_stat(heap, weir__stat_reset_accumulated);
+  weir__stat_reset_accumulated(&stats->oversize_segments);
   stats->num_alloc_retries = stats->num_ooms = stats->num_sync_all_streams = 0;
   stats->num_device_alloc = stats->num_device_free = stats->num_oom_rejections = 0;
   stats->moving_pages_made = stats->moving_pages_moved = stats->moving_moved_bytes = 0;
@@ -62,15 +54,16 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
   return WEIR_OK;
 }
 
-static uint64_t largest_of(const weir__pool *pool) {
-  uint64_t largest = 0;
-  for (weir__arena *arena = weir__arena_first(pool); arena; arena = weir__arena_after(arena)) {
-    weir__arena_lock(arena);
-    const weir__block *last = weir__index_last(&arena->free);
-    if (last && weir__block_bytes(last) > largest)
-      largest = weir__block_bytes(last);
-    weir__arena_unlock(arena);
-  }
+/* The largest free block of two pools, or `largest`. */
+static uint64_t largest_of(const weir__pool pools[2], uint64_t largest) {
+  for (int i = 0; i < 2; i++)
+    for (weir__arena *arena = weir__arena_first(&pools[i]); arena; arena = weir__arena_after(arena)) {
+      weir__arena_lock(arena);
+      const weir__block *last = weir__index_last(&arena->free);
+      if (last && weir__block_bytes(last) > largest)
+        largest = weir__block_bytes(last);
+      weir__arena_unlock(arena);
+    }
   return largest;
 }
 
@@ -84,22 +77,13 @@ weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, 
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (!r) {
     r = driver->MemGetInfo(driver, &largest, &total);
-    if (allocator->backend)
-      largest += weir__backend_spare(heap);
+    if (weir__backend_is_async(allocator))
+      largest += weir__async_spare(heap);
     weir__heap_leave(heap, previous);
   }
-  const weir__pool *pools[] = {&heap->large, &heap->small};
-  for (int i = 0; i < 2; i++) {
-    uint64_t found = largest_of(pools[i]);
-    if (found > largest)
-      largest = found;
-  }
-  for (weir__private_pool *p = heap->private_pools; p; p = p->next)
-    for (int i = 0; i < 2; i++) {
-      uint64_t found = largest_of(i ? &p->small : &p->large);
-      if (found > largest)
-        largest = found;
-    }
+  largest = largest_of(heap->pools, largest);
+  for (const weir__private_pool *p = heap->private_pools; p; p = p->next)
+    largest = largest_of(p->pools, largest);
   weir__mutex_unlock(&heap->lock);
   if (r)
     return weir__driver_status(driver, r, __func__, "cuMemGetInfo");

@@ -110,7 +110,7 @@ static void charge_one(int pool, model_arena *a, weir_stat_kind kind) {
   if (below(3) == 0)
     bytes = -a->reserved / 2;
   weir__biased_acquire(&a->lock);
-  weir__account_charge(&a->account, bytes);
+  weir__account_charge(&a->account, bytes, bytes > 0 ? 1 : -1);
   weir__biased_release(&a->lock);
   a->reserved += bytes;
   for (int i = 0; i < 2; i++) {
@@ -267,8 +267,8 @@ TEST(accounts_outlive_pools) {
     assert_non_null(account);
     if (i % 3) {
       weir__account_begin_arena(&arenas[i].account, &m.tree, account, WEIR_STAT_LARGE_POOL, &arenas[i].lock, NULL);
-      weir__account_charge(&arenas[i].account, 512);
-      weir__account_charge(&arenas[i].account, -512);
+      weir__account_charge(&arenas[i].account, 512, 1);
+      weir__account_charge(&arenas[i].account, -512, -1);
     }
     weir__account_close(&m.tree, account);
     assert_int_equal(weir__account_find(&m.tree, (weir_pool_id){2, i}) != NULL, i % 3 != 0); /* it had memory */

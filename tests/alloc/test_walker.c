@@ -217,7 +217,7 @@ TEST(statistics) {
     for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
       if (i != 7 || kind == WEIR_STAT_ALL)
         SPOIL(accounts->device.published[kind].at[i], 12345, names[i]);
-    SPOIL(s->segment[kind].current, 12345, "segment");
+    SPOIL(accounts->device.segments[kind].current, 12345, "segment");
     SPOIL(accounts->device.reserved[kind].current, 12345, "reserved_bytes");
   }
   SPOIL(s->oversize_segments.current, 0, "oversize_segments");

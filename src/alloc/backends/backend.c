@@ -122,7 +122,7 @@ static weir_status add_segment(const char *caller, weir__heap *heap, weir__arena
     segment->first = block;
     segment->stack = weir__op_stack();
     weir__segment_count(heap, segment, 1, (int64_t)bytes);
-    weir__trace(heap, WEIR_TRACE_SEGMENT_ALLOC, arena->pool, base, bytes, arena->stream);
+    weir__trace(arena, WEIR_TRACE_SEGMENT_ALLOC, base, bytes, 0);
     weir__arena_hand_out(arena, settings, block, bytes, bytes, true);
   }
   weir__arena_unlock(arena);
@@ -165,8 +165,7 @@ static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
     weir__live_remove(&arena->live, block->address, place);
   weir__account_count(&arena->account, &change);
   weir__arena_drop_uses(arena, block);
-  if (weir__is_traced(heap, WEIR_TRACE_SEGMENT_FREE))
-    weir__trace_arena(arena, WEIR_TRACE_SEGMENT_FREE, segment->memory.base, segment->memory.bytes, segment->stack);
+  weir__trace(arena, WEIR_TRACE_SEGMENT_FREE, segment->memory.base, segment->memory.bytes, segment->stack);
   weir__slab_free(&arena->blocks, block, sizeof *block);
   weir__segment_count(heap, segment, -1, -(int64_t)segment->memory.bytes);
   weir__segment_unlink(heap, segment);
@@ -461,24 +460,6 @@ void weir__backend_clear(weir__heap *heap) {
     weir__async_close(heap);
   if (entered)
     weir__heap_leave(heap, previous);
-}
-
-void weir__backend_read_stats(weir__heap *heap, weir_allocator_stats *stats) {
-  if (heap->allocator->backend->is_async)
-    weir__async_read_stats(heap, stats);
-}
-
-void weir__backend_reset_peaks(weir__heap *heap) {
-  if (heap->allocator->backend->is_async)
-    weir__async_reset_peaks(heap);
-}
-
-uint64_t weir__backend_spare(weir__heap *heap) {
-  return heap->allocator->backend->is_async ? weir__async_spare(heap) : 0;
-}
-
-weir_cu_result weir__backend_share(weir__heap *heap, int device) {
-  return heap->allocator->backend->is_async ? weir__async_share(heap, device) : WEIR_CU_SUCCESS;
 }
 
 void weir__backend_set_fraction(weir__heap *heap, double fraction) {

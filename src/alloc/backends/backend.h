@@ -42,13 +42,9 @@ void weir__backend_delete(weir_allocator *allocator);
 
 /* Returns all memory of a heap that is being destroyed. */
 void weir__backend_clear(weir__heap *heap);
-void weir__backend_read_stats(weir__heap *heap, weir_allocator_stats *stats);
-void weir__backend_reset_peaks(weir__heap *heap);
-uint64_t weir__backend_spare(weir__heap *heap);
 
-/* Forward limits to the back end. */
+/* Forwards the fraction to the back end. */
 void weir__backend_set_fraction(weir__heap *heap, double fraction);
-weir_cu_result weir__backend_share(weir__heap *heap, int device);
 
 /* ---- The driver's stream-ordered memory (async.c). The heap's lock is held, and its context is current ---- */
 
@@ -70,10 +66,10 @@ weir_cu_result weir__async_trim(weir__heap *heap, weir_cu_stream stream, bool al
 
 void weir__async_read_stats(weir__heap *heap, weir_allocator_stats *stats);
 void weir__async_reset_peaks(weir__heap *heap);
+weir_cu_result weir__async_share(weir__heap *heap, int device);
 
 /* Bytes that the pool holds and that are not allocated. */
 uint64_t weir__async_spare(weir__heap *heap);
-weir_cu_result weir__async_share(weir__heap *heap, int device);
 
 /* Destroys the pool and the stream. No memory of the pool is in use. */
 void weir__async_close(weir__heap *heap);

@@ -219,7 +219,7 @@ weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *sett
                                   uint64_t bytes, uint64_t requested, bool exact) {
   block = hand_out(arena, settings, block, bytes, requested, exact, NULL);
   if (block)
-    weir__trace(arena->pool->heap, WEIR_TRACE_ALLOC, arena->pool, block->address, requested, arena->stream);
+    weir__trace(arena, WEIR_TRACE_ALLOC, block->address, requested, 0);
   return block;
 }
 
@@ -314,8 +314,7 @@ void weir__arena_begin_free(weir__arena *arena, weir__block *block) {
                                       .waiting = 1,
                                       .waiting_bytes = bytes,
                                       .oversize = -(block->marks & WEIR__MARK_OVERSIZE)});
-  weir__trace(arena->pool->heap, WEIR_TRACE_FREE_REQUESTED, arena->pool, block->address, block->requested,
-              arena->stream);
+  weir__trace(arena, WEIR_TRACE_FREE_REQUESTED, block->address, block->requested, 0);
 }
 
 weir__block *weir__arena_release(weir__arena *arena, weir__block *block) {
@@ -323,8 +322,7 @@ weir__block *weir__arena_release(weir__arena *arena, weir__block *block) {
                           .waiting_bytes = -(int64_t)weir__block_bytes(block),
                           .requested_bytes = -(int64_t)block->requested};
   weir__live_place place;
-  weir__trace(arena->pool->heap, WEIR_TRACE_FREE_COMPLETED, arena->pool, block->address, block->requested,
-              arena->stream);
+  weir__trace(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested, 0);
   if (weir__live_find(&arena->live, block->address, &place)) { /* always true */
     weir__split_change splits = release(arena, block, place, &block);
     change.splits = splits.splits;

@@ -54,6 +54,7 @@ void weir__pool_clear(weir__pool *pool) {
     atomic_store(&pool->buckets[i], NULL);
   while (arena) {
     weir__arena *next = weir__arena_after(arena);
+    weir__writer_delete(arena->writer);
     weir__index_clear(&arena->free);
     weir__live_clear(&arena->live);
     weir__slab_clear(&arena->blocks);

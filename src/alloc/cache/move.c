@@ -567,7 +567,7 @@ static weir__block *commit(search *s) {
     i = s->pieces[i].action == WEIR__PAGE_MAKE ? i + 1 : leave_block(s, i);
   for (size_t i = 0, end; i < s->piece_count; i = end) {
     end = group_end(s, i);
-    block = weir__range_map(s->heap, s->at.segment, s->pieces[i].address, group_bytes(s, i, end));
+    block = weir__range_map(s->at.segment, s->pieces[i].address, group_bytes(s, i, end));
   }
   if (stats->moving_aliases_peak < (int64_t)s->heap->pages.aliases.count)
     stats->moving_aliases_peak = (int64_t)s->heap->pages.aliases.count;
@@ -702,7 +702,7 @@ static uint64_t go_back(search *s, weir__segment *here, weir__block **block, uin
     a += page->bytes;
     weir__pages_change(&s->heap->pages, &(weir__page_change){.action = WEIR__PAGE_RETURN, .mapping = page->home}, 1);
   }
-  weir__block *back = weir__range_map(s->heap, there, home, next - at); /* may absorb the rest */
+  weir__block *back = weir__range_map(there, home, next - at); /* may absorb the rest */
   *block = back->address <= next && next < back->address + weir__block_bytes(back) ? back : rest;
   return next;
 }

@@ -191,7 +191,7 @@ weir_status weir__out_of_memory(const char *caller, weir__heap *heap, weir__aren
   size_t length = name_refusal(heap, advice, sizeof advice);
   advise(heap, weir__settings_of(heap), arena->stream, segment_bytes, advice + length, sizeof advice - length);
   weir__biased_acquire(&arena->lock);
-  weir__trace(heap, WEIR_TRACE_OOM, arena->pool, shortage.device_free, bytes, arena->stream);
+  weir__trace(arena, WEIR_TRACE_OOM, shortage.device_free, bytes, 0);
   weir__biased_release(&arena->lock);
   weir__mutex_unlock(&heap->lock);
   weir__op_notify();

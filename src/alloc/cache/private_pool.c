@@ -49,8 +49,6 @@ void weir__pool_drop(weir__heap *heap, weir__private_pool *pool) {
   if (pool->next)
     pool->next->previous = pool->previous;
   heap->pool_count--;
-  weir__writers_delete(&pool->small);
-  weir__writers_delete(&pool->large);
   weir__pool_clear(&pool->small);
   weir__pool_clear(&pool->large);
   weir__account_close(&heap->accounts, pool->small.account);

@@ -98,14 +98,11 @@ static void segment_delete(weir__heap *heap, weir__segment *segment) {
 
 void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes) {
   weir_allocator_stats *stats = &heap->stats;
-  weir__arena_account *account = &segment->arena->account;
   if (segments > 0)
     segment->oversize = segment->memory.bytes >= weir__settings_of(heap)->max_split_size;
   if (segment->oversize)
     weir__stat_add(&stats->oversize_segments, segments);
-  weir__stat_add(&stats->segment[WEIR_STAT_ALL], segments);
-  weir__stat_add(&stats->segment[account->kind], segments);
-  weir__account_charge(account, bytes);
+  weir__account_charge(&segment->arena->account, bytes, segments);
   if (bytes < 0)
     stats->num_device_free++;
   else
@@ -186,7 +183,7 @@ weir__block *weir__grow_fixed(weir__heap *heap, weir__arena *arena, const weir__
     segment->growth = is_provided(arena) ? WEIR__GROWTH_PROVIDED : WEIR__GROWTH_FIXED;
     segment->stack = weir__op_stack();
     weir__segment_count(heap, segment, 1, (int64_t)bytes);
-    weir__trace(heap, WEIR_TRACE_SEGMENT_ALLOC, arena->pool, base, bytes, arena->stream);
+    weir__trace(arena, WEIR_TRACE_SEGMENT_ALLOC, base, bytes, 0);
   }
   weir__arena_unlock(arena);
   if (block)
@@ -198,13 +195,6 @@ delete_segment:
 free_memory:
   give_memory(heap, arena, base, bytes);
   return NULL;
-}
-
-/* Traces the release of memory. An operation without a stack is recorded with the stack of the segment's allocation. */
-static void trace_segment(weir__heap *heap, weir_trace_action action, const weir__segment *segment, uint64_t address,
-                          uint64_t bytes) {
-  if (weir__is_traced(heap, action))
-    weir__trace_arena(segment->arena, action, address, bytes, segment->stack);
 }
 
 bool weir__release_segment(weir__heap *heap, weir__block *block) {
@@ -219,7 +209,7 @@ bool weir__release_segment(weir__heap *heap, weir__block *block) {
   weir__index_remove(&arena->free, block);
   weir__slab_free(&arena->blocks, block, sizeof *block);
   weir__segment_count(heap, segment, -1, -(int64_t)segment->memory.bytes);
-  trace_segment(heap, WEIR_TRACE_SEGMENT_FREE, segment, segment->memory.base, segment->memory.bytes);
+  weir__trace(arena, WEIR_TRACE_SEGMENT_FREE, segment->memory.base, segment->memory.bytes, segment->stack);
   segment_delete(heap, segment);
   return true;
 }
@@ -269,7 +259,7 @@ static weir__block *cut_unmapped(weir__segment *segment, weir__block *block, uin
   return rest;
 }
 
-weir__block *weir__range_map(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes) {
+weir__block *weir__range_map(weir__segment *segment, uint64_t address, uint64_t bytes) {
   weir__arena *arena = segment->arena;
   weir__block *block = cut_unmapped(segment, weir__tree_at(arena->unmapped, address), address);
   if (bytes < weir__block_bytes(block))
@@ -279,10 +269,10 @@ weir__block *weir__range_map(weir__heap *heap, weir__segment *segment, uint64_t 
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__arena_insert(arena, block);
-  weir__account_charge(&arena->account, (int64_t)bytes);
+  weir__account_charge(&arena->account, (int64_t)bytes, 0);
   if (!segment->stack)
     segment->stack = weir__op_stack();
-  weir__trace(heap, WEIR_TRACE_SEGMENT_MAP, arena->pool, address, bytes, arena->stream);
+  weir__trace(arena, WEIR_TRACE_SEGMENT_MAP, address, bytes, 0);
   return block;
 }
 
@@ -310,8 +300,8 @@ weir__block *weir__range_unmap(weir__heap *heap, weir__segment *segment, weir__b
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__tree_insert(&arena->unmapped, block);
-  weir__account_charge(&arena->account, -(int64_t)bytes);
-  trace_segment(heap, WEIR_TRACE_SEGMENT_UNMAP, segment, address, bytes);
+  weir__account_charge(&arena->account, -(int64_t)bytes, 0);
+  weir__trace(arena, WEIR_TRACE_SEGMENT_UNMAP, address, bytes, segment->stack);
   return block;
 }
 
@@ -333,7 +323,7 @@ static weir__block *map_block(weir__heap *heap, weir__segment *segment, weir__bl
   }
   heap->stats.num_device_alloc++;
   *range = (mapped_range){address, size};
-  return weir__range_map(heap, segment, address, size);
+  return weir__range_map(segment, address, size);
 }
 
 /* Releases whole pages of a free block that is in the index; the parts before and after them stay free. Returns the

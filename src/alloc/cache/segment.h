@@ -31,7 +31,7 @@ bool weir__range_prepare(weir__heap *heap, weir__segment *segment, uint64_t addr
 void weir__range_forget(weir__heap *heap, const weir__segment *segment, uint64_t address, uint64_t bytes);
 
 /* A range inside an unmapped block becomes free. Returns the free block that it is merged into. */
-weir__block *weir__range_map(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes);
+weir__block *weir__range_map(weir__segment *segment, uint64_t address, uint64_t bytes);
 
 /* A range of a free block becomes unmapped. Returns the unmapped block that it is merged into. Host memory for two
  * blocks was reserved. */

@@ -149,13 +149,6 @@ void weir__update_tracing(weir_allocator *allocator) {
   weir__lock_release(&allocator->witness_lock);
 }
 
-void weir__writers_delete(weir__pool *pool) {
-  for (weir__arena *arena = weir__arena_first(pool); arena; arena = weir__arena_after(arena)) {
-    weir__writer_delete(arena->writer);
-    arena->writer = NULL;
-  }
-}
-
 /* ---- Ring file data other than entries ---- */
 
 static weir__ring_file *file_of(const weir_allocator *allocator) {

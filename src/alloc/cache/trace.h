@@ -50,10 +50,10 @@ static inline bool weir__is_traced(const weir__heap *heap, weir_trace_action act
          (of_segment && atomic_load_explicit(&heap->allocator->witnesses_segments, memory_order_relaxed));
 }
 
-static inline void weir__trace(weir__heap *heap, weir_trace_action action, const weir__pool *pool, uint64_t address,
-                               uint64_t bytes, weir_cu_stream stream) {
-  if (weir__is_traced(heap, action))
-    weir__trace_arena(weir__arena_find((weir__pool *)pool, stream), action, address, bytes, 0);
+static inline void weir__trace(weir__arena *arena, weir_trace_action action, uint64_t address, uint64_t bytes,
+                               uint32_t stack) {
+  if (weir__is_traced(arena->pool->heap, action))
+    weir__trace_arena(arena, action, address, bytes, stack);
 }
 
 /* Creates the arena's writer. Returns NULL if out of host memory; the recorder counts that. */
@@ -79,6 +79,3 @@ void weir__trace_taken(weir__arena *arena, const weir__block *block);
 
 /* Updates the reasons for the slow path after trackers, the witness or the recorder have changed. */
 void weir__update_tracing(weir_allocator *allocator);
-
-/* Deletes the writers of a pool whose arenas are about to be deleted. */
-void weir__writers_delete(weir__pool *pool);

@@ -300,13 +300,15 @@ void weir__account_claim(weir__arena_account *arena) {
   unlock_tree(arena, was_frozen);
 }
 
-void weir__account_publish(weir__arena_account *arena) { weir__account_charge(arena, 0); }
+void weir__account_publish(weir__arena_account *arena) { weir__account_charge(arena, 0, 0); }
 
-void weir__account_charge(weir__arena_account *arena, int64_t bytes) {
+void weir__account_charge(weir__arena_account *arena, int64_t bytes, int segments) {
   bool was_frozen = lock_tree(arena);
   for (weir__account *account = &arena->account; account; account = account->parent) {
     weir__stat_add(&account->reserved[WEIR_STAT_ALL], bytes);
     weir__stat_add(&account->reserved[arena->kind], bytes);
+    weir__stat_add(&account->segments[WEIR_STAT_ALL], segments);
+    weir__stat_add(&account->segments[arena->kind], segments);
   }
   publish(arena);
   unlock_tree(arena, was_frozen);
@@ -376,6 +378,7 @@ void weir__accounts_read(weir__accounts *tree, weir_allocator_stats *stats) {
   lock_exact(tree);
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
     stats->reserved_bytes[kind] = tree->device.reserved[kind];
+    stats->segment[kind] = tree->device.segments[kind];
     stats->allocation[kind] = stat_of(tree, kind, PLACE(allocations), false);
     stats->active[kind] = stat_of(tree, kind, PLACE(allocations), true);
     stats->inactive_split[kind] = stat_of(tree, kind, PLACE(splits), false);
@@ -388,11 +391,13 @@ void weir__accounts_read(weir__accounts *tree, weir_allocator_stats *stats) {
   weir__lock_release(&tree->lock);
 }
 
-/* Changes the statistics of reserved bytes of the device and all pools. */
-static void for_each_reserved(weir__accounts *tree, void (*change)(weir_stat *)) {
+/* Changes the statistics of charges of the device and all pools. */
+static void for_each_charge(weir__accounts *tree, void (*change)(weir_stat *)) {
   for (weir__account *account = &tree->device; account; account = account->next)
-    for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
+    for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
       change(&account->reserved[kind]);
+      change(&account->segments[kind]);
+    }
 }
 
 void weir__accounts_reset_peaks(weir__accounts *tree) {
@@ -400,7 +405,7 @@ void weir__accounts_reset_peaks(weir__accounts *tree) {
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
     for (size_t i = 0; i < WEIR__COUNTS; i++)
       tree->peak[kind].at[i] = measured(&tree->device.published[kind], i);
-  for_each_reserved(tree, weir__stat_reset_peak);
+  for_each_charge(tree, weir__stat_reset_peak);
   weir__lock_release(&tree->lock);
 }
 
@@ -410,7 +415,7 @@ void weir__accounts_reset_added(weir__accounts *tree) {
     tree->base[kind] = tree->device.published[kind];
     tree->added[kind] = (weir__counts){.at = {0}};
   }
-  for_each_reserved(tree, weir__stat_reset_accumulated);
+  for_each_charge(tree, weir__stat_reset_accumulated);
   weir__lock_release(&tree->lock);
 }
 

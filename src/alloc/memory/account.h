@@ -66,6 +66,7 @@ struct weir__account {
   weir_pool_id id;                     /* of the pool; {0, 0} for the default pool and the device */
   struct weir__private_pool *pool;     /* NULL if it has gone, or is not private */
   weir_stat reserved[WEIR_STAT_KINDS]; /* bytes obtained from the driver: all, in small pools, in large ones */
+  weir_stat segments[WEIR_STAT_KINDS]; /* obtained from the driver in one go */
   weir__counts published[WEIR_STAT_KINDS]; /* the counts, as of the last time that each arena published its own */
   uint64_t promised;                       /* being obtained by threads that have released the heap's lock */
   uint64_t limit[WEIR__LIMITS];            /* of reserved bytes; UINT64_MAX if there is none */
@@ -137,8 +138,8 @@ uint64_t weir__account_headroom(const weir__account *account, weir__limit limit,
 /* Counts bytes against the limits while the heap's lock is released; and ends that, with -bytes. */
 void weir__account_promise(weir__account *account, int64_t bytes);
 
-/* Charges bytes that were obtained; less than 0 if they were given back. The arena's lock is held too. */
-void weir__account_charge(weir__arena_account *arena, int64_t bytes);
+/* Charges bytes and segments that were obtained; less than 0 if they were given back. The arena's lock is held too. */
+void weir__account_charge(weir__arena_account *arena, int64_t bytes, int segments);
 
 /* ---- Counting. The arena's lock is held ---- */
 
