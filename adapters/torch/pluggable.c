@@ -84,6 +84,12 @@ static int is_captured(void *context, weir_cu_stream stream) {
   return !driver->StreamIsCapturing(driver, stream, &status) && status == WEIR_CU_CAPTURE_STATUS_ACTIVE;
 }
 
+/* A scope of the thread in Weir would come before a graph's that begins in it; PyTorch asks the newer one first. */
+static int is_of_thread(void *s, weir_cu_stream stream) {
+  (void)stream;
+  return pthread_equal(((const scope *)s)->thread, pthread_self());
+}
+
 static void begin_capture(scope *s) {
   weir_status status = weir_allocator_begin_capture(allocator, s->device);
   s->is_capture = !status;
@@ -120,7 +126,7 @@ EXPORT void weir_torch_begin_pool(int device, weir_pool_id pool, void *filter) {
   }
   *s = (scope){.device = device, .pool = pool, .thread = pthread_self()};
   pthread_mutex_lock(&scopes_lock);
-  weir_status status = weir_pool_begin(a, device, pool, is_of_graph(pool) ? is_captured : NULL, NULL);
+  weir_status status = weir_pool_begin(a, device, pool, is_of_graph(pool) ? is_captured : is_of_thread, s);
   s->is_open = !status;
   complain(status);
   if (s->is_open && is_of_graph(pool))

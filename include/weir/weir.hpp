@@ -574,7 +574,7 @@ private:
   weir_pool_id id_;
 };
 
-// Until the end of the scope, allocations of the calling thread on the pool's device come from the pool.
+// Until the end of the scope, which is on the same thread, its allocations on the pool's device come from the pool.
 class pool_scope {
 public:
   explicit pool_scope(const pool &pool)
