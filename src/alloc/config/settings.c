@@ -141,26 +141,10 @@ static void set_default(const struct weir__option *option, weir__settings *setti
   if (option == &weir__options[MAX_NON_SPLIT_ROUNDING])
     settings->max_non_split_rounding_set = false;
   memset(field, 0, field_sizes[option->kind]);
-  switch (option->kind) {
-  case KIND_MIB:
+  if (option->kind == KIND_MIB)
     *(uint64_t *)field = mib_to_bytes(option->preset.number);
-    break;
-  case KIND_POWER:
-  case KIND_NUMBER:
-    *(uint64_t *)field = option->preset.number;
-    break;
-  case KIND_FLAG:
-    *(bool *)field = option->preset.flag;
-    break;
-  case KIND_FRACTION:
-    *(double *)field = option->preset.fraction;
-    break;
-  case KIND_BACKEND:
-  case KIND_ROUNDUP:
-  case KIND_RESERVE:
-  case KIND_CLASSES:
-    break;
-  }
+  else if (option->kind < KIND_BACKEND) /* the others have no preset */
+    memcpy(field, &option->preset, field_sizes[option->kind]);
 }
 
 void weir__settings_default(weir__settings *settings) {
@@ -211,39 +195,24 @@ struct parser {
   weir__settings settings;
 };
 
-static weir_status refuse_args(const struct parser *parser, const char *at, bool allowed, const char *format,
-                               va_list args) WEIR_PRINTF(4, 0);
-static weir_status refuse(const struct parser *parser, const char *at, const char *format, ...) WEIR_PRINTF(3, 4);
-static weir_status refuse_value(const struct parser *parser, const char *at, const char *format, ...) WEIR_PRINTF(3, 4);
+/* Fails at a position of the text; with `allowed`, followed by the values that the option allows. */
+static weir_status refuse(const struct parser *parser, const char *at, bool allowed, const char *format, ...)
+    WEIR_PRINTF(4, 5);
+#define REFUSE(parser, at, ...) refuse(parser, at, false, __VA_ARGS__)
+#define REFUSE_VALUE(parser, at, ...) refuse(parser, at, true, __VA_ARGS__)
 
-static weir_status refuse_args(const struct parser *parser, const char *at, bool allowed, const char *format,
-                               va_list args) {
+static weir_status refuse(const struct parser *parser, const char *at, bool allowed, const char *format, ...) {
   char why[1100], what[256] = "";
+  struct weir__writer writer = {.text = what, .size = sizeof what};
+  va_list args;
+  va_start(args, format);
   weir__format_text(why, sizeof why, format, args);
-  if (allowed) {
-    struct weir__writer writer = {.text = what, .size = sizeof what};
+  va_end(args);
+  if (allowed)
     weir__writer_put_allowed(&writer, parser->option);
-  }
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: column %zu: %s%s%s%s%s", parser->source,
                     (size_t)(at - parser->text) + 1, parser->option != NULL ? parser->key : "",
                     parser->option != NULL ? ": " : "", why, allowed ? "; allowed: " : "", what);
-}
-
-static weir_status refuse(const struct parser *parser, const char *at, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  weir_status status = refuse_args(parser, at, false, format, args);
-  va_end(args);
-  return status;
-}
-
-/* The same, followed by the values that the option allows. */
-static weir_status refuse_value(const struct parser *parser, const char *at, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  weir_status status = refuse_args(parser, at, true, format, args);
-  va_end(args);
-  return status;
 }
 
 static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
@@ -301,7 +270,7 @@ static weir_status expect(struct parser *parser, char separator) {
   char text[48];
   skip_blanks(parser);
   if (*parser->at != separator)
-    return refuse(parser, parser->at, "'%c' is missing before %s", separator, quote_next(parser, text));
+    return REFUSE(parser, parser->at, "'%c' is missing before %s", separator, quote_next(parser, text));
   parser->at++;
   skip_blanks(parser);
   return WEIR_OK;
@@ -357,7 +326,7 @@ static uint8_t log2_of(uint64_t power) { return (uint8_t)(63 - __builtin_clzll(p
 static weir_status parse_flag(struct parser *parser, struct word word, bool *flag) {
   char text[48];
   if (!word_is(word, "True") && !word_is(word, "False"))
-    return refuse_value(parser, word.text, "%s is not a boolean", quote(word, text));
+    return REFUSE_VALUE(parser, word.text, "%s is not a boolean", quote(word, text));
   *flag = word_is(word, "True");
   return WEIR_OK;
 }
@@ -370,7 +339,7 @@ static weir_status parse_backend(struct parser *parser, struct word word, weir__
       return WEIR_OK;
     }
   }
-  return refuse_value(parser, word.text, "there is no backend %s", quote(word, text));
+  return REFUSE_VALUE(parser, word.text, "there is no backend %s", quote(word, text));
 }
 
 static weir_status parse_number(struct parser *parser, struct word word, uint64_t *number) {
@@ -378,11 +347,11 @@ static weir_status parse_number(struct parser *parser, struct word word, uint64_
   char text[48];
   uint64_t n;
   if (!read_whole(word, &n))
-    return refuse_value(parser, word.text, "%s is not a whole number", quote(word, text));
+    return REFUSE_VALUE(parser, word.text, "%s is not a whole number", quote(word, text));
   if (n < option->least.number || n > option->most.number)
-    return refuse_value(parser, word.text, "%s is out of range", quote(word, text));
+    return REFUSE_VALUE(parser, word.text, "%s is out of range", quote(word, text));
   if (option->kind == KIND_POWER && !is_power_of_two(n))
-    return refuse_value(parser, word.text, "%s is not a power of two", quote(word, text));
+    return REFUSE_VALUE(parser, word.text, "%s is not a power of two", quote(word, text));
   *number = option->kind == KIND_MIB ? mib_to_bytes(n) : n;
   return WEIR_OK;
 }
@@ -392,9 +361,9 @@ static weir_status parse_fraction(struct parser *parser, struct word word, doubl
   double least = option->least.fraction, most = option->most.fraction, n;
   char text[48];
   if (!read_decimal(word, &n))
-    return refuse_value(parser, word.text, "%s is not a number", quote(word, text));
+    return REFUSE_VALUE(parser, word.text, "%s is not a number", quote(word, text));
   if (option->open ? n <= least || n >= most : n < least || n > most)
-    return refuse_value(parser, word.text, "%s is out of range", quote(word, text));
+    return REFUSE_VALUE(parser, word.text, "%s is out of range", quote(word, text));
   *fraction = n;
   return WEIR_OK;
 }
@@ -404,10 +373,10 @@ static weir_status parse_reserve(struct parser *parser, struct word word, weir__
   char text[48];
   double n;
   if (!read_decimal((struct word){word.text, word.length - is_size}, &n))
-    return refuse_value(parser, word.text, "%s is neither a number nor GiB", quote(word, text));
+    return REFUSE_VALUE(parser, word.text, "%s is neither a number nor GiB", quote(word, text));
   double bytes = is_size ? n * (double)(1ull << 30) : 0;
   if (is_size ? bytes < 1 || bytes >= 0x1p63 : n <= 0 || n > 0x1.fffffffffffffp1023)
-    return refuse_value(parser, word.text, "%s is out of range", quote(word, text));
+    return REFUSE_VALUE(parser, word.text, "%s is out of range", quote(word, text));
   *reserve = (weir__reserve){0};
   if (is_size)
     reserve->bytes = (uint64_t)bytes;
@@ -420,7 +389,7 @@ static weir_status parse_divisions(struct parser *parser, struct word word, uint
   char text[48];
   uint64_t n;
   if (!read_whole(word, &n) || (n != 0 && !is_power_of_two(n)) || n > MAX_DIVISIONS)
-    return refuse_value(parser, word.text, "%s cannot be the number of divisions", quote(word, text));
+    return REFUSE_VALUE(parser, word.text, "%s cannot be the number of divisions", quote(word, text));
   *log_plus_one = n == 0 ? 0 : (uint8_t)(log2_of(n) + 1);
   return WEIR_OK;
 }
@@ -445,12 +414,12 @@ static weir_status next_entry(struct parser *parser, bool first, struct entry *e
   }
   entry->name = read_word(parser);
   if (entry->name.length == 0)
-    return refuse_value(parser, parser->at, "an entry or ']' is missing before %s", quote_next(parser, text));
+    return REFUSE_VALUE(parser, parser->at, "an entry or ']' is missing before %s", quote_next(parser, text));
   if ((status = expect(parser, ':')) != WEIR_OK)
     return status;
   entry->value = read_word(parser);
   if (entry->value.length == 0)
-    return refuse_value(parser, parser->at, "a value is missing before %s", quote_next(parser, text));
+    return REFUSE_VALUE(parser, parser->at, "a value is missing before %s", quote_next(parser, text));
   return WEIR_OK;
 }
 
@@ -467,25 +436,25 @@ static weir_status parse_roundup_list(struct parser *parser, uint8_t *divisions)
     if ((status = next_entry(parser, first, &entry)) != WEIR_OK || entry.name.length == 0)
       return status;
     if (closed)
-      return refuse_value(parser, entry.name.text, "'>' must come last");
+      return REFUSE_VALUE(parser, entry.name.text, "'>' must come last");
     uint8_t number;
     if ((status = parse_divisions(parser, entry.value, &number)) != WEIR_OK)
       return status;
     if (word_is(entry.name, ">")) {
       if (first)
-        return refuse_value(parser, entry.name.text, "'>' must follow a boundary");
+        return REFUSE_VALUE(parser, entry.name.text, "'>' must follow a boundary");
       closed = true;
       memset(divisions + last + 1, number, WEIR__ROUNDUP_INTERVALS - last - 1);
       continue;
     }
     uint64_t boundary;
     if (!read_whole(entry.name, &boundary) || !is_power_of_two(boundary))
-      return refuse_value(parser, entry.name.text, "the boundary %s is not a power of two", quote(entry.name, text));
+      return REFUSE_VALUE(parser, entry.name.text, "the boundary %s is not a power of two", quote(entry.name, text));
     last = log2_of(boundary);
     if (last >= WEIR__ROUNDUP_INTERVALS)
       last = WEIR__ROUNDUP_INTERVALS - 1;
     if (listed & 1u << last)
-      return refuse(parser, entry.name.text, "the list has the interval of %s already", quote(entry.name, text));
+      return REFUSE(parser, entry.name.text, "the list has the interval of %s already", quote(entry.name, text));
     listed |= 1u << last;
     if (first)
       memset(divisions, number, last);
@@ -502,12 +471,12 @@ static weir_status parse_classes(struct parser *parser, weir__reserve_class *cla
     if ((status = next_entry(parser, count == 0, &entry)) != WEIR_OK || entry.name.length == 0)
       return status;
     if (count == WEIR__RESERVE_CLASSES)
-      return refuse_value(parser, entry.name.text, "%s is one name too many", quote(entry.name, text));
+      return REFUSE_VALUE(parser, entry.name.text, "%s is one name too many", quote(entry.name, text));
     if (entry.name.length >= WEIR__RESERVE_CLASS_NAME)
-      return refuse_value(parser, entry.name.text, "the name %s is too long", quote(entry.name, text));
+      return REFUSE_VALUE(parser, entry.name.text, "the name %s is too long", quote(entry.name, text));
     for (size_t i = 0; i < count; i++) {
       if (word_is(entry.name, classes[i].name))
-        return refuse(parser, entry.name.text, "the list has %s already", quote(entry.name, text));
+        return REFUSE(parser, entry.name.text, "the list has %s already", quote(entry.name, text));
     }
     memcpy(classes[count].name, entry.name.text, entry.name.length);
     if ((status = parse_reserve(parser, entry.value, &classes[count].reserve)) != WEIR_OK)
@@ -524,7 +493,7 @@ static weir_status parse_value(struct parser *parser, void *field) {
   }
   struct word word = read_word(parser);
   if (word.length == 0)
-    return refuse_value(parser, parser->at, "a value is missing before %s", quote_next(parser, text));
+    return REFUSE_VALUE(parser, parser->at, "a value is missing before %s", quote_next(parser, text));
   if (word_is(word, "default")) {
     set_default(parser->option, &parser->settings);
     return WEIR_OK;
@@ -552,7 +521,7 @@ static weir_status parse_value(struct parser *parser, void *field) {
   case KIND_CLASSES:
     break;
   }
-  return refuse_value(parser, word.text, "%s is not a list", quote(word, text));
+  return REFUSE_VALUE(parser, word.text, "%s is not a list", quote(word, text));
 }
 
 /* ---- Parsing the text ---- */
@@ -583,9 +552,9 @@ static weir_status refuse_key(const struct parser *parser, struct word word) {
     struct weir__writer writer = {.text = keys, .size = sizeof keys};
     for (size_t i = 0; i < OPTIONS; i++)
       weir__writer_put(&writer, "%s%s", i ? ", " : "", weir__options[i].name);
-    return refuse(parser, word.text, "there is no key %s; allowed: %s", quote(word, text), keys);
+    return REFUSE(parser, word.text, "there is no key %s; allowed: %s", quote(word, text), keys);
   }
-  return refuse(parser, word.text, "there is no key %s; did you mean '%s'?", quote(word, text), nearest.name);
+  return REFUSE(parser, word.text, "there is no key %s; did you mean '%s'?", quote(word, text), nearest.name);
 }
 
 /* Parses one "key:value". */
@@ -594,13 +563,13 @@ static weir_status parse_pair(struct parser *parser) {
   struct word word = read_word(parser);
   parser->option = NULL;
   if (word.length == 0)
-    return refuse(parser, parser->at, "a key is missing before %s", quote_next(parser, text));
+    return REFUSE(parser, parser->at, "a key is missing before %s", quote_next(parser, text));
   const struct weir__option *option = find_option(word, &parser->key);
   if (option == NULL)
     return refuse_key(parser, word);
   parser->option = option;
   if (parser->values[option - weir__options] != NULL)
-    return refuse(parser, word.text, "the text has this key already, with its value at column %zu",
+    return REFUSE(parser, word.text, "the text has this key already, with its value at column %zu",
                   (size_t)(parser->values[option - weir__options] - parser->text) + 1);
   weir_status status = expect(parser, ':');
   if (status != WEIR_OK)
@@ -623,7 +592,7 @@ static weir_status settle(struct parser *parser) {
     if (parser->values[MOVING_PAGES] != NULL && parser->values[EXPANDABLE_SEGMENTS] != NULL) {
       parser->option = &weir__options[MOVING_PAGES];
       parser->key = parser->option->name;
-      return refuse(parser, parser->values[MOVING_PAGES], "it implies expandable_segments:True");
+      return REFUSE(parser, parser->values[MOVING_PAGES], "it implies expandable_segments:True");
     }
     settings->moving_pages = settings->expandable_segments = parser->values[EXPANDABLE_SEGMENTS] == NULL;
   }
@@ -637,16 +606,16 @@ static weir_status settle(struct parser *parser) {
     parser->option = &weir__options[here ? i : LARGE_SEGMENT_SIZE];
     parser->key = parser->option->name;
     if (here)
-      return refuse_value(parser, parser->values[i], "%llu is less than large_segment_size_mb, which is %llu",
+      return REFUSE_VALUE(parser, parser->values[i], "%llu is less than large_segment_size_mb, which is %llu",
                           (unsigned long long)(number >> 20), (unsigned long long)(segment >> 20));
-    return refuse(parser, segment_at != NULL ? segment_at : parser->text, "%llu is more than %s, which is %llu",
+    return REFUSE(parser, segment_at != NULL ? segment_at : parser->text, "%llu is more than %s, which is %llu",
                   (unsigned long long)(segment >> 20), weir__options[i].name, (unsigned long long)(number >> 20));
   }
   if (settings->expandable_segments && segment % EXPANDABLE_UNIT != 0) {
     parser->option = &weir__options[LARGE_SEGMENT_SIZE];
     parser->key = parser->option->name;
     const char *at = segment_at != NULL ? segment_at : parser->values[EXPANDABLE_SEGMENTS];
-    return refuse(parser, at != NULL ? at : parser->text,
+    return REFUSE(parser, at != NULL ? at : parser->text,
                   "%llu is odd, and expandable_segments:True maps memory in units of 2 MiB",
                   (unsigned long long)(segment >> 20));
   }

@@ -21,7 +21,7 @@ enum kind {
   KIND_POWER,    /* uint64_t, a power of two */
   KIND_NUMBER,   /* uint64_t */
   KIND_FRACTION, /* double */
-  KIND_BACKEND,  /* weir__backend_choice */
+  KIND_BACKEND,  /* weir__backend_choice; from here on all zero is the default */
   KIND_ROUNDUP,  /* roundup_divisions */
   KIND_RESERVE,  /* weir__reserve */
   KIND_CLASSES   /* expandable_segments_reserve_by_class */
@@ -40,7 +40,7 @@ struct weir__option {
   const char *unset; /* text for a default that cannot be written as a value; else NULL */
   const char *help;
   size_t offset;           /* of the field in weir__settings */
-  union value preset;      /* all zero for the last four kinds */
+  union value preset;      /* of the kinds before KIND_BACKEND */
   union value least, most; /* MIB, POWER, NUMBER, FRACTION */
   enum kind kind;
   bool open;              /* FRACTION: neither least nor most is allowed */
