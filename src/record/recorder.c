@@ -237,7 +237,6 @@ static weir__mutex all_lock = WEIR__MUTEX_INIT;
 
 static void lock_all(void) { weir__mutex_lock(&all_lock); }
 static void unlock_all(void) { weir__mutex_unlock(&all_lock); }
-WEIR__AT_LOAD(WEIR__LOAD_LISTS) void watch_forks_of_all(void) { weir__at_fork(lock_all, unlock_all, unlock_all); }
 
 static void count_on(void) {
   int on = 0;
@@ -300,15 +299,11 @@ static void release_writer(weir__writer *writer) {
 
 /* ---- The file, and forks ---- */
 
-static weir__recorder *with_file;
-static weir__mutex with_file_lock = WEIR__MUTEX_INIT;
-
-static void before_fork(void) { weir__mutex_lock(&with_file_lock); }
-static void after_fork(void) { weir__mutex_unlock(&with_file_lock); }
-
 /* The file belongs to the parent. A new generation makes every writer ask for a new chunk; the old ones are ignored. */
 static void in_child(void) {
-  for (weir__recorder *history = with_file; history; history = history->next_with_file) {
+  for (weir__recorder *history = all; history; history = history->next) {
+    if (!history->file)
+      continue;
     if (!weir__ring_file_detach(history->file))
       atomic_store(&history->mode, WEIR_HISTORY_OFF);
     for (int i = 0; i < history->device_count; i++)
@@ -317,33 +312,19 @@ static void in_child(void) {
     rules.generation++;
     atomic_store(&history->rules, rules.word);
   }
-  weir__mutex_unlock(&with_file_lock);
+  unlock_all();
 }
 
-WEIR__AT_LOAD(WEIR__LOAD_LISTS) void watch_forks(void) { weir__at_fork(before_fork, after_fork, in_child); }
+WEIR__AT_LOAD(WEIR__LOAD_LISTS) void watch_forks(void) { weir__at_fork(lock_all, unlock_all, in_child); }
 
 void weir__recorder_set_file(weir__recorder *history, weir__ring_file *file) {
+  lock_all();
   history->file = file;
   for (int i = 0; i < history->device_count; i++) {
     history->devices[i].ring.file = file;
     history->devices[i].ring.device = i;
   }
-  weir__mutex_lock(&with_file_lock);
-  history->next_with_file = with_file;
-  with_file = history;
-  weir__mutex_unlock(&with_file_lock);
-}
-
-static void end_file(weir__recorder *history) {
-  if (!history->file)
-    return;
-  weir__mutex_lock(&with_file_lock);
-  weir__recorder **at = &with_file;
-  while (*at != history)
-    at = &(*at)->next_with_file;
-  *at = history->next_with_file;
-  weir__mutex_unlock(&with_file_lock);
-  weir__ring_file_close(history->file);
+  unlock_all();
 }
 
 void weir__recorder_delete(weir__recorder *history) {
@@ -355,7 +336,7 @@ void weir__recorder_delete(weir__recorder *history) {
     release_writer(&history->devices[i].marks);
     weir__ring_end(&history->devices[i].ring);
   }
-  end_file(history);
+  weir__ring_file_close(history->file);
   weir__mutex_destroy(&history->lock);
   free(history);
 }

@@ -71,8 +71,7 @@ typedef struct weir__recorder {
   uint64_t annotations_dropped;
   struct weir__ring_file *file; /* that has the entries; NULL if memory has them. Set before recording begins */
   atomic_int dumps;             /* snapshots that were due beside the file because memory ran out */
-  struct weir__recorder *next_with_file; /* in the list for fork handlers; guarded by its lock */
-  struct weir__recorder *next;           /* in the list of all; guarded by its lock */
+  struct weir__recorder *next;  /* in the list of all; guarded by its lock */
   int device_count;
   weir__recorder_device devices[];
 } weir__recorder;
