@@ -15,33 +15,19 @@
 #include "alloc/pools/pool.h"
 #include "base/thread.h"
 #include "driver/call.h"
+#include "record/state.h"
 #include "weir/pool.h"
 
-typedef struct piece {
-  uint64_t address, bytes;
-  bool allocated;
-} piece;
-
-typedef struct segment_state {
-  uint64_t base;
-  weir_cu_stream stream; /* with is_small identifies the arena: another segment may be at this address later */
-  bool is_small;
-  size_t first, count; /* range of pieces */
-} segment_state;
-
+/* The stream and the kind of a segment identify its arena: another segment may be at its address later. */
 struct weir_checkpoint {
   int device;
   weir_pool_id id;
-  segment_state *segments;
-  piece *pieces;
-  size_t segment_count, piece_count;
+  weir__state state;
 };
 
 void weir_checkpoint_destroy(weir_checkpoint *checkpoint) {
-  if (!checkpoint)
-    return;
-  free(checkpoint->segments);
-  free(checkpoint->pieces);
+  if (checkpoint)
+    weir__state_clear(&checkpoint->state);
   free(checkpoint);
 }
 
@@ -122,20 +108,22 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
 /* ---- Creation ---- */
 
 /* Lists the mapped blocks of a segment. Returns false if one of them waits for another stream. */
-static bool list_segment(const weir__segment *segment, weir_checkpoint *checkpoint) {
-  segment_state *state = &checkpoint->segments[checkpoint->segment_count++];
-  *state = (segment_state){.base = segment->memory.base,
-                           .stream = segment->arena->stream,
-                           .is_small = segment->arena->pool->is_small,
-                           .first = checkpoint->piece_count};
+static bool list_segment(const weir__segment *segment, weir__state *state) {
+  weir__state_segment *to = &state->segments[state->segment_count++];
+  *to = (weir__state_segment){.address = segment->memory.base,
+                              .stream = (int64_t)(uintptr_t)segment->arena->stream,
+                              .is_small = segment->arena->pool->is_small,
+                              .first = state->block_count};
   for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
     if (b->state == WEIR__WAITING)
       return false;
     if (b->state == WEIR__UNMAPPED)
       continue;
-    bool allocated = b->state == WEIR__ALLOCATED;
-    checkpoint->pieces[checkpoint->piece_count++] = (piece){b->address, weir__block_bytes(b), allocated};
-    state->count++;
+    state->blocks[state->block_count++] =
+        (weir__state_block){.address = b->address,
+                            .size = weir__block_bytes(b),
+                            .state = b->state == WEIR__ALLOCATED ? WEIR_BLOCK_ACTIVE_ALLOCATED : WEIR_BLOCK_INACTIVE};
+    to->count++;
   }
   return true;
 }
@@ -147,41 +135,31 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s does not support checkpoints", __func__,
                       weir__backend_name(allocator));
   weir_checkpoint *made = calloc(1, sizeof *made);
+  if (!made)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
+  *made = (weir_checkpoint){.device = device, .id = id};
   weir_status status = WEIR_OK;
   weir__mutex_lock(&heap->lock);
-  weir__private_pool *pool = weir__pool_find(heap, id);
+  const weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool)
     status = weir__no_pool(__func__, id);
   else if (pool->is_released)
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Not expected to checkpoint freeable graph", __func__);
-  if (status || !made)
-    goto unlock;
-
-  lock_pool(pool, true);
-  size_t segments = 0, blocks = 0;
-  for (weir__segment *s = heap->segments; s; s = s->next)
-    if (is_of(s, pool)) {
-      segments++;
-      for (const weir__block *b = s->first; b; b = weir__block_next(b))
+  else {
+    lock_pool(pool, true);
+    size_t blocks = 0;
+    for (const weir__segment *s = heap->segments; s; s = s->next)
+      for (const weir__block *b = is_of(s, pool) ? s->first : NULL; b; b = weir__block_next(b))
         blocks++;
-    }
-  made->device = device;
-  made->id = id;
-  made->segments = malloc((segments + 1) * sizeof *made->segments);
-  made->pieces = malloc((blocks + 1) * sizeof *made->pieces);
-  if (!made->segments || !made->pieces)
-    goto unlock_pool;
-  for (weir__segment *s = heap->segments; s && !status; s = s->next)
-    if (is_of(s, pool) && !list_segment(s, made))
-      status =
-          weir__fail(WEIR_ERROR_BAD_STATE, "%s: Events should have synchronized when checkpointing block", __func__);
-
-unlock_pool:
-  lock_pool(pool, false);
-unlock:
+    if (weir__state_make((size_t)pool->segments, blocks, 0, &made->state))
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
+    for (const weir__segment *s = heap->segments; s && !status; s = s->next)
+      if (is_of(s, pool) && !list_segment(s, &made->state))
+        status =
+            weir__fail(WEIR_ERROR_BAD_STATE, "%s: Events should have synchronized when checkpointing block", __func__);
+    lock_pool(pool, false);
+  }
   weir__mutex_unlock(&heap->lock);
-  if (!status && (!made || !made->segments || !made->pieces))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   if (status)
     weir_checkpoint_destroy(made);
   else
@@ -203,7 +181,7 @@ static bool count_live(const weir__segment *segment, size_t *live) {
 
 /* Whether the pieces fit the memory that is mapped now: each one begins at the start of a mapped run or right after the
  * previous piece. A run may have grown since the checkpoint. */
-static bool can_be_cut(const weir__segment *segment, const piece *pieces, size_t count) {
+static bool can_be_cut(const weir__segment *segment, const weir__state_block *pieces, size_t count) {
   const weir__block *b = segment->first;
   uint64_t at = 0, end = 0; /* what is left of a run */
   for (size_t i = 0; i < count; i++) {
@@ -214,9 +192,9 @@ static bool can_be_cut(const weir__segment *segment, const piece *pieces, size_t
       for (; b && weir__block_is_mapped(b); b = weir__block_next(b))
         end += weir__block_bytes(b);
     }
-    if (at != pieces[i].address || pieces[i].bytes > end - at)
+    if (at != pieces[i].address || pieces[i].size > end - at)
       return false;
-    at += pieces[i].bytes;
+    at += pieces[i].size;
   }
   return true;
 }
@@ -235,7 +213,7 @@ static void free_segment(weir__segment *segment, weir_checkpoint_delta *delta) {
 
 /* Splits a segment into its pieces; every piece becomes an allocated block. As in PyTorch, the statistics count a whole
  * block as requested. Returns false if out of host memory. */
-static bool cut_segment(weir__heap *heap, weir__segment *segment, const piece *pieces, size_t count,
+static bool cut_segment(weir__heap *heap, weir__segment *segment, const weir__state_block *pieces, size_t count,
                         weir_checkpoint_delta *delta) {
   const weir__settings *settings = weir__settings_of(heap);
   weir__arena *arena = segment->arena;
@@ -244,19 +222,19 @@ static bool cut_segment(weir__heap *heap, weir__segment *segment, const piece *p
     while (block->address < pieces[i].address)
       block = weir__block_next(block);
     weir__index_remove(&arena->free, block);
-    block = weir__arena_hand_out(arena, settings, block, pieces[i].bytes, pieces[i].bytes, true);
+    block = weir__arena_hand_out(arena, settings, block, pieces[i].size, pieces[i].size, true);
     if (!block)
       return false;
-    if (pieces[i].allocated)
+    if (weir__state_is_active(&pieces[i]))
       delta->allocated[delta->allocated_count++] = (void *)block->address;
   }
   return true;
 }
 
 /* Frees the pieces that were free in the checkpoint. */
-static void free_pieces(weir__arena *arena, const piece *pieces, size_t count) {
+static void free_pieces(weir__arena *arena, const weir__state_block *pieces, size_t count) {
   for (size_t i = 0; i < count; i++)
-    if (!pieces[i].allocated) {
+    if (!weir__state_is_active(&pieces[i])) {
       weir__live_place place;
       weir__block *block = weir__live_find(&arena->live, pieces[i].address, &place);
       weir__arena_begin_free(arena, block);
@@ -264,10 +242,11 @@ static void free_pieces(weir__arena *arena, const piece *pieces, size_t count) {
     }
 }
 
-static weir__segment *segment_at(const weir__heap *heap, const weir__private_pool *pool, const segment_state *state) {
-  weir__segment *s = weir__segment_at(heap, state->base);
-  bool is_same = s && s->memory.base == state->base && is_of(s, pool) && s->arena->stream == state->stream &&
-                 s->arena->pool->is_small == state->is_small;
+static weir__segment *segment_at(const weir__heap *heap, const weir__private_pool *pool,
+                                 const weir__state_segment *state) {
+  weir__segment *s = weir__segment_at(heap, state->address);
+  bool is_same = s && s->memory.base == state->address && is_of(s, pool) &&
+                 (int64_t)(uintptr_t)s->arena->stream == state->stream && s->arena->pool->is_small == state->is_small;
   return is_same ? s : NULL;
 }
 
@@ -303,17 +282,17 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
     if (is_of(s, pool) && !count_live(s, &live))
       status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Events should have synchronized when setting checkpointed block",
                           __func__);
-  for (size_t i = 0; i < checkpoint->segment_count && !status; i++) {
-    const segment_state *state = &checkpoint->segments[i];
+  for (size_t i = 0; i < checkpoint->state.segment_count && !status; i++) {
+    const weir__state_segment *state = &checkpoint->state.segments[i];
     weir__segment *s = segment_at(heap, pool, state);
-    if (!s || !can_be_cut(s, checkpoint->pieces + state->first, state->count))
+    if (!s || !can_be_cut(s, checkpoint->state.blocks + state->first, state->count))
       status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: could not find %p: the segment %s since the checkpoint", __func__,
-                          (void *)state->base, s ? "has changed" : "was freed");
+                          (void *)state->address, s ? "has changed" : "was freed");
   }
   if (status)
     goto unlock_pool;
   made.freed = malloc((live + 1) * sizeof *made.freed);
-  made.allocated = malloc((checkpoint->piece_count + 1) * sizeof *made.allocated);
+  made.allocated = malloc((checkpoint->state.block_count + 1) * sizeof *made.allocated);
   if (!made.freed || !made.allocated) {
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
     goto unlock_pool;
@@ -323,9 +302,9 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   for (weir__segment *s = heap->segments; s; s = s->next)
     if (is_of(s, pool))
       free_segment(s, &made);
-  for (size_t i = 0; i < checkpoint->segment_count && !status; i++) {
-    const segment_state *state = &checkpoint->segments[i];
-    const piece *pieces = checkpoint->pieces + state->first;
+  for (size_t i = 0; i < checkpoint->state.segment_count && !status; i++) {
+    const weir__state_segment *state = &checkpoint->state.segments[i];
+    const weir__state_block *pieces = checkpoint->state.blocks + state->first;
     weir__segment *s = segment_at(heap, pool, state);
     op.stack = stack;
     if (!cut_segment(heap, s, pieces, state->count, &made))
