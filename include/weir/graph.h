@@ -38,6 +38,18 @@ weir_pool_id weir_graph_pool_handle(void);
  * of its own. */
 weir_status weir_graph_begin_capture(weir_graph *graph, weir_pool_id pool, weir_capture_mode mode);
 
+/* Call it before the capture: weir_graph_end_capture then keeps the driver's graph, which the program may change, and
+ * leaves its instantiation to weir_graph_instantiate or to the first replay. */
+weir_status weir_graph_keep(weir_graph *graph);
+
+/* Makes what weir_graph_replay launches of a kept graph; again after the graph was changed. After an error the former
+ * one stays. */
+weir_status weir_graph_instantiate(weir_graph *graph);
+
+/* The handles of the driver, which stay the graph's own: of a kept graph, and of what replays launch. Each is NULL if
+ * there is none. Either output may be NULL. */
+weir_status weir_graph_raw(const weir_graph *graph, weir_cu_graph *kept, weir_cu_graph_exec *exec);
+
 /* Ends the capture, on the stream on which it began. Logs a warning if nothing was captured. After an error the
  * graph is empty. */
 weir_status weir_graph_end_capture(weir_graph *graph);
@@ -57,7 +69,8 @@ weir_status weir_graph_node_count(const weir_graph *graph, size_t *count);
 /* Call it before the capture: keeps the description of the graph for weir_graph_debug_dump. */
 weir_status weir_graph_enable_debug(weir_graph *graph);
 
-/* Writes the graph as DOT text to a file. Works once, because the description is freed then. */
+/* Writes the graph as DOT text to a file. Works once, because the description is freed then, unless the graph is
+ * kept. */
 weir_status weir_graph_debug_dump(weir_graph *graph, const char *path);
 
 /* Whether work of a stream, or of the current stream, is being captured. */

@@ -32,23 +32,27 @@ int pyweir_parse_pool_id(PyObject *object, weir_pool_id *id) {
 typedef struct graph_object {
   PyObject_HEAD weir_graph *it;
   PyObject *weak; /* weak references */
+  bool is_kept;
 } graph_object;
 
 static weir_graph *graph_of(PyObject *self) { return ((graph_object *)self)->it; }
 
 static PyObject *graph_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {NULL};
+  static char *names[] = {"keep_graph", NULL};
   weir_graph *graph;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, ":CUDAGraph", names))
+  int is_kept = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|p:CUDAGraph", names, &is_kept))
     return NULL;
   if (pyweir_ensure_init() != 0 || pyweir_check(weir_graph_create(&graph)) != 0)
     return NULL;
   graph_object *self = (graph_object *)type->tp_alloc(type, 0);
-  if (!self) {
+  if (!self || (is_kept && pyweir_check(weir_graph_keep(graph)) != 0)) {
+    Py_XDECREF(self);
     weir_graph_destroy(graph);
     return NULL;
   }
   self->it = graph;
+  self->is_kept = is_kept;
   return (PyObject *)self;
 }
 
@@ -102,6 +106,35 @@ PYWEIR_CALL_ONLY(graph_capture_end, weir_graph_end_capture(graph_of(self)))
 PYWEIR_CALL_ONLY(graph_replay, weir_graph_replay(graph_of(self)))
 PYWEIR_CALL_ONLY(graph_reset, weir_graph_reset(graph_of(self)))
 
+static PyObject *graph_instantiate(PyObject *self, PyObject *unused) {
+  (void)unused;
+  weir_status status;
+  if (!((graph_object *)self)->is_kept)
+    return PyErr_Format(PyExc_RuntimeError, "instantiate() is intended to be called by the user only when "
+                                            "keep_graph=true");
+  PYWEIR_CALL(status, weir_graph_instantiate(graph_of(self)));
+  return pyweir_none(status);
+}
+
+static PyObject *graph_raw(PyObject *self, PyObject *unused) {
+  (void)unused;
+  weir_cu_graph kept = NULL;
+  if (!((graph_object *)self)->is_kept)
+    return PyErr_Format(PyExc_RuntimeError, "You cannot access the raw cudaGraph_t instance unless CUDAGraph was "
+                                            "initialized with keep_graph=true");
+  return pyweir_check(weir_graph_raw(graph_of(self), &kept, NULL)) == 0 ? PyLong_FromVoidPtr(kept) : NULL;
+}
+
+static PyObject *graph_raw_exec(PyObject *self, PyObject *unused) {
+  (void)unused;
+  weir_cu_graph_exec exec = NULL;
+  if (pyweir_check(weir_graph_raw(graph_of(self), NULL, &exec)) != 0)
+    return NULL;
+  return exec ? PyLong_FromVoidPtr(exec)
+              : PyErr_Format(PyExc_RuntimeError,
+                             "You cannot access the raw cudaGraphExec_t instance until instantiate() has been called");
+}
+
 static PyObject *graph_pool(PyObject *self, PyObject *unused) {
   (void)unused;
   weir_pool_id pool;
@@ -154,6 +187,14 @@ static PyMethodDef graph_methods[] = {
     {"replay", graph_replay, METH_NOARGS, "replay($self)\n--\n\nLaunches the graph on the current stream."},
     {"reset", graph_reset, METH_NOARGS,
      "reset($self)\n--\n\nDiscards the captured work, so that the object can capture again."},
+    {"instantiate", graph_instantiate, METH_NOARGS,
+     "instantiate($self)\n--\n\n"
+     "Makes what replay() launches of a graph that was created with keep_graph=True; again after the graph was "
+     "changed."},
+    {"raw_cuda_graph", graph_raw, METH_NOARGS,
+     "raw_cuda_graph($self)\n--\n\nReturns the CUgraph, of a graph that was created with keep_graph=True."},
+    {"raw_cuda_graph_exec", graph_raw_exec, METH_NOARGS,
+     "raw_cuda_graph_exec($self)\n--\n\nReturns the CUgraphExec that replay() launches."},
     {"pool", graph_pool, METH_NOARGS, "pool($self)\n--\n\nReturns the id of its memory pool, to share."},
     {"node_count", graph_node_count, METH_NOARGS, "node_count($self)\n--\n\nReturns the number of captured nodes."},
     {"enable_debug_mode", graph_enable_debug_mode, METH_NOARGS,
@@ -170,7 +211,10 @@ static PyMethodDef graph_methods[] = {
 
 static PyTypeObject graph_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir.CUDAGraph",
-    .tp_doc = PyDoc_STR("CUDAGraph()\n--\n\nA CUDA graph: work captured once from a stream, and launched many times."),
+    .tp_doc = PyDoc_STR("CUDAGraph(keep_graph=False)\n--\n\n"
+                        "A CUDA graph: work captured once from a stream, and launched many times.\n\n"
+                        "keep_graph: keeps what was captured after capture_end(), which then leaves its instantiation "
+                        "to\n    instantiate() or the first replay()."),
     .tp_basicsize = sizeof(graph_object),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .tp_new = graph_new,

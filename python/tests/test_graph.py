@@ -503,3 +503,52 @@ def test_samples_of_graphed_callables_are_buffers(wrong):
     assert calls == []
     weir.make_graphed_callables(lambda: sample.fill_(1), ())()
     assert bytes_of(sample) == 1
+
+
+def test_keep_graph():
+    graph, target, stream = weir.CUDAGraph(keep_graph=True), weir.buffer(100), weir.Stream()
+    with pytest.raises(RuntimeError):
+        graph.raw_cuda_graph()
+    with weir.stream(stream):
+        graph.capture_begin()
+        target.fill_(7)
+        graph.capture_end()
+        kept = graph.raw_cuda_graph()
+        assert isinstance(kept, int) and kept
+        with pytest.raises(RuntimeError, match=r"cudaGraphExec_t instance until instantiate\(\) has been called"):
+            graph.raw_cuda_graph_exec()
+        graph.instantiate()
+        assert graph.raw_cuda_graph_exec() and graph.raw_cuda_graph() == kept
+        graph.replay()
+        graph.instantiate()
+        graph.replay()
+    stream.synchronize()
+    assert target.tobytes() == b"\7" * 100
+    graph.reset()
+    with weir.graph(graph):
+        target.fill_(8)
+    graph.replay()  # makes what it launches
+    weir.synchronize()
+    assert graph.raw_cuda_graph_exec() and target.tobytes() == b"\10" * 100
+
+
+def test_a_graph_that_is_not_kept():
+    graph, target = weir.CUDAGraph(False), weir.buffer(100)
+    with weir.graph(graph):
+        target.fill_(7)
+    assert graph.raw_cuda_graph_exec()
+    with pytest.raises(RuntimeError, match="unless CUDAGraph was initialized with keep_graph=true"):
+        graph.raw_cuda_graph()
+    with pytest.raises(RuntimeError, match="is intended to be called by the user only when keep_graph=true"):
+        graph.instantiate()
+
+
+def test_keep_graph_of_accelerators():
+    graph, target = weir.accelerator.Graph(True), weir.buffer(100)
+    with weir.stream(weir.Stream()):
+        with graph:
+            target.fill_(3)
+        graph.instantiate()
+        graph.replay()
+        weir.current_stream().synchronize()
+    assert target.tobytes() == b"\3" * 100

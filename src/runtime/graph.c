@@ -18,7 +18,8 @@ struct weir_graph {
   weir__object object; /* first, so that a weir__object * can be cast to a weir_graph * */
   weir__mutex lock;    /* guards the rest */
   int state;
-  bool debug; /* keep `description` for a debug dump */
+  bool debug;   /* keep `description` for a debug dump */
+  bool is_kept; /* keep `description`, and instantiate it later */
 
   /* The current or completed capture; valid unless EMPTY. */
   int device;
@@ -30,8 +31,8 @@ struct weir_graph {
   bool is_prepared;       /* the hook `begin` of weir_graph_hooks succeeded, and `end` has not been called */
 
   /* Valid when CAPTURED. */
-  weir_cu_graph description; /* NULL without debug, or after a dump */
-  weir_cu_graph_exec exec;
+  weir_cu_graph description; /* NULL without debug, or after a dump; valid if the graph is kept */
+  weir_cu_graph_exec exec;   /* NULL before a kept graph is instantiated */
   size_t node_count;
 };
 
@@ -207,7 +208,7 @@ static weir_cu_result abandon_capture(weir_graph *graph) {
 /* Destroys a captured graph, and returns the first error. */
 static weir_cu_result free_captured(weir_graph *graph) {
   weir_driver *driver = weir__rt.driver;
-  weir_cu_result result = driver->GraphExecDestroy(driver, graph->exec);
+  weir_cu_result result = graph->exec ? driver->GraphExecDestroy(driver, graph->exec) : WEIR_CU_SUCCESS;
   if (graph->description) {
     weir_cu_result second = driver->GraphDestroy(driver, graph->description);
     if (!result)
@@ -380,15 +381,25 @@ weir_status weir_graph_begin_capture(weir_graph *graph, weir_pool_id pool, weir_
   return status;
 }
 
-/* Instantiates the captured graph. On failure the graph is destroyed. */
+/* The former instance is destroyed once there is a new one. */
+static weir_status instantiate(const char *caller, weir_graph *graph, weir_cu_graph captured) {
+  weir_driver *driver = weir__rt.driver;
+  weir_cu_graph_exec exec, former = graph->exec;
+  weir_status status =
+      WEIR__CALL_FOR(caller, driver, GraphInstantiate(driver, &exec, captured, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
+  if (status)
+    return status;
+  graph->exec = exec;
+  return former ? WEIR__CALL_FOR(caller, driver, GraphExecDestroy(driver, former)) : WEIR_OK;
+}
+
+/* Instantiates the captured graph, unless it is kept. On failure the graph is destroyed. */
 static weir_status finish(const char *caller, weir_graph *graph, weir_cu_graph captured) {
   weir_driver *driver = weir__rt.driver;
   size_t count = 0;
-  weir_cu_graph_exec exec;
   weir_status status = WEIR__CALL_FOR(caller, driver, GraphGetNodes(driver, captured, NULL, &count));
-  if (!status)
-    status =
-        WEIR__CALL_FOR(caller, driver, GraphInstantiate(driver, &exec, captured, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
+  if (!status && !graph->is_kept)
+    status = instantiate(caller, graph, captured);
   if (status) {
     driver->GraphDestroy(driver, captured);
     return status;
@@ -398,12 +409,11 @@ static weir_status finish(const char *caller, weir_graph *graph, weir_cu_graph c
               "%s: The CUDA Graph is empty. This usually means that the graph was attempted to be captured "
               "on wrong device or stream.",
               caller);
-  if (!graph->debug) {
+  if (!graph->debug && !graph->is_kept) {
     driver->GraphDestroy(driver, captured);
     captured = NULL;
   }
   graph->description = captured;
-  graph->exec = exec;
   graph->node_count = count;
   return WEIR_OK;
 }
@@ -489,7 +499,9 @@ weir_status weir_graph_replay(weir_graph *graph) {
   }
   if (!status) {
     weir_graph_hooks now = get_work_hooks();
-    status = now.replay ? weir__fail_as(__func__, now.replay(now.context, graph, stream)) : WEIR_OK;
+    status = graph->exec ? WEIR_OK : instantiate(__func__, graph, graph->description);
+    if (!status && now.replay)
+      status = weir__fail_as(__func__, now.replay(now.context, graph, stream));
     if (!status)
       status = WEIR__CALL(weir__rt.driver, GraphLaunch(weir__rt.driver, graph->exec, raw));
     weir__leave_device(&guard);
@@ -550,15 +562,59 @@ weir_status weir_graph_node_count(const weir_graph *graph, size_t *count) {
   return status;
 }
 
+/* Sets a flag of the graph that decides what the end of a capture keeps. */
+static weir_status set_before_capture(const char *caller, weir_graph *graph, bool *flag) {
+  weir_status status = lock(caller, graph);
+  if (status)
+    return status;
+  if (graph->state == EMPTY)
+    *flag = true;
+  else
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the capture has begun; call this function before it", caller);
+  unlock(graph);
+  return status;
+}
+
 weir_status weir_graph_enable_debug(weir_graph *graph) {
+  WEIR__CHECK_ARGUMENT(graph);
+  return set_before_capture(__func__, graph, &graph->debug);
+}
+
+weir_status weir_graph_keep(weir_graph *graph) {
+  WEIR__CHECK_ARGUMENT(graph);
+  return set_before_capture(__func__, graph, &graph->is_kept);
+}
+
+weir_status weir_graph_instantiate(weir_graph *graph) {
+  WEIR__CHECK_ARGUMENT(graph);
+  weir__guard guard;
+  weir_status status = lock(__func__, graph);
+  if (status)
+    return status;
+  status = check_captured(__func__, graph);
+  if (!status && !graph->is_kept)
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the graph is not kept; call weir_graph_keep before the capture",
+                        __func__);
+  if (!status)
+    status = weir__enter_device(__func__, graph->device, &guard);
+  if (!status) {
+    status = instantiate(__func__, graph, graph->description);
+    weir__leave_device(&guard);
+  }
+  unlock(graph);
+  return status;
+}
+
+weir_status weir_graph_raw(const weir_graph *graph, weir_cu_graph *kept, weir_cu_graph_exec *exec) {
   WEIR__CHECK_ARGUMENT(graph);
   weir_status status = lock(__func__, graph);
   if (status)
     return status;
-  if (graph->state == EMPTY)
-    graph->debug = true;
-  else
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the capture has begun; call this function before it", __func__);
+  status = check_captured(__func__, graph);
+  if (!status && kept)
+    *kept = graph->is_kept ? graph->description : NULL;
+  if (!status && exec)
+    *exec = graph->exec;
   unlock(graph);
   return status;
 }
@@ -578,7 +634,7 @@ static weir_status dump(const char *caller, weir_graph *graph, const char *path)
   if (status)
     return status;
   status = WEIR__CALL_FOR(caller, driver, GraphDebugDotPrint(driver, graph->description, path, DOT_VERBOSE));
-  if (!status) {
+  if (!status && !graph->is_kept) {
     driver->GraphDestroy(driver, graph->description);
     graph->description = NULL;
   }

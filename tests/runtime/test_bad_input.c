@@ -185,6 +185,9 @@ TEST(null_in_graph_h) {
   assert_error(INVALID_ARGUMENT, weir_graph_pool(NULL, &pool));
   assert_error(INVALID_ARGUMENT, weir_graph_node_count(NULL, &count));
   assert_error(INVALID_ARGUMENT, weir_graph_enable_debug(NULL));
+  assert_error(INVALID_ARGUMENT, weir_graph_keep(NULL));
+  assert_error(INVALID_ARGUMENT, weir_graph_instantiate(NULL));
+  assert_error(INVALID_ARGUMENT, weir_graph_raw(NULL, NULL, NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_debug_dump(NULL, "/tmp/never-written"));
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_graph_enable_debug(graph));

@@ -659,3 +659,72 @@ TEST(no_dump_without_debug) {
   close(file);
   unlink(path);
 }
+
+/* ---- Kept graphs ---- */
+
+TEST(a_kept_graph) {
+  weir_graph *graph = new_graph();
+  weir_cu_graph kept = NULL;
+  weir_cu_graph_exec exec = NULL, second;
+  assert_error(BAD_STATE, weir_graph_raw(graph, &kept, &exec)); /* nothing is captured */
+  assert_error(BAD_STATE, weir_graph_instantiate(graph));
+  assert_ok(weir_graph_keep(graph));
+  begin(graph, new_stream(0));
+  assert_error(BAD_STATE, weir_graph_keep(graph));
+  assert_error(BAD_STATE, weir_graph_instantiate(graph));
+  mark(current_stream(0), 1);
+  end(graph);
+  assert_int_equal(nodes_of(graph), 1);
+  assert_ok(weir_graph_raw(graph, &kept, &exec));
+  assert_non_null(kept);
+  assert_null(exec);
+  assert_ok(weir_graph_instantiate(graph));
+  assert_ok(weir_graph_raw(graph, NULL, &exec));
+  assert_non_null(exec);
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_graph_instantiate(graph)); /* as after a change of the graph, even while the former one runs */
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_device_synchronize(0));
+  assert_marks(1, 1);
+  assert_ok(weir_graph_raw(graph, NULL, &second));
+  assert_non_null(second);
+  assert_ok(weir_graph_debug_dump(graph, "/dev/null"));
+  assert_ok(weir_graph_debug_dump(graph, "/dev/null")); /* the graph is still there */
+  /* The next capture is kept as well, and the first replay instantiates it. */
+  assert_ok(weir_graph_reset(graph));
+  assert_error(BAD_STATE, weir_graph_raw(graph, &kept, &exec));
+  begin(graph, new_stream(0));
+  mark(current_stream(0), 2);
+  end(graph);
+  assert_ok(weir_graph_raw(graph, &kept, &exec));
+  assert_null(exec);
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_device_synchronize(0));
+  assert_marks(1, 1, 2);
+  assert_ok(weir_graph_raw(graph, &kept, &exec));
+  assert_non_null(exec);
+  weir_graph_destroy(graph);
+}
+
+TEST(a_graph_that_is_not_kept) {
+  weir_graph *graph = new_graph();
+  weir_cu_graph kept = (weir_cu_graph)&kept;
+  weir_cu_graph_exec exec = NULL;
+  begin(graph, new_stream(0));
+  mark(current_stream(0), 1);
+  end(graph);
+  assert_ok(weir_graph_raw(graph, &kept, &exec));
+  assert_null(kept);
+  assert_non_null(exec);
+  assert_error_says(BAD_STATE, "weir_graph_keep", weir_graph_instantiate(graph));
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_device_synchronize(0));
+  weir_graph_destroy(graph);
+  /* A kept graph that is never launched has nothing but itself to free. */
+  graph = new_graph();
+  assert_ok(weir_graph_keep(graph));
+  begin(graph, new_stream(0));
+  mark(current_stream(0), 1);
+  end(graph);
+  weir_graph_destroy(graph);
+}

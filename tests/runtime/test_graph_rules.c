@@ -677,6 +677,34 @@ TEST_SETUP(failing_calls_and_hooks, runtime_setup_fault, teardown_with_hooks) {
   weir_graph_destroy(graph);
 }
 
+/* A failing instantiation leaves the graph, and the former instance. */
+TEST_SETUP(failing_instantiation, runtime_setup_fault, teardown_with_hooks) {
+  weir_graph *graph = new_graph();
+  weir_cu_graph kept;
+  weir_cu_graph_exec exec, now;
+  assert_ok(weir_graph_keep(graph));
+  assert_ok(weir_stream_set_current(new_stream(0)));
+  assert_ok(weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  mark(current_stream(0), 1);
+  assert_ok(weir_graph_end_capture(graph));
+  assert_ok(weir_fault_nth(fault, WEIR_CALL_GraphInstantiate, 1, WEIR_CU_OUT_OF_MEMORY, 0));
+  assert_error(OUT_OF_MEMORY, weir_graph_replay(graph));
+  assert_ok(weir_fault_clear(fault));
+  assert_ok(weir_graph_raw(graph, &kept, &exec));
+  assert_true(kept && !exec);
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_graph_raw(graph, NULL, &exec));
+  assert_ok(weir_fault_nth(fault, WEIR_CALL_GraphInstantiate, 1, WEIR_CU_OUT_OF_MEMORY, 0));
+  assert_error(OUT_OF_MEMORY, weir_graph_instantiate(graph));
+  assert_ok(weir_fault_clear(fault));
+  assert_ok(weir_graph_raw(graph, NULL, &now));
+  assert_ptr_equal(now, exec);
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_device_synchronize(0));
+  assert_marks(1, 1);
+  weir_graph_destroy(graph);
+}
+
 static void nothing(void *data) { (void)data; }
 
 static weir_status use_graphs(void) {
@@ -721,6 +749,25 @@ static weir_status use_graphs(void) {
     status = weir_graph_debug_dump(graph, "/dev/null");
   if (status == WEIR_OK)
     status = weir_stream_set_current(replay_on);
+  if (status == WEIR_OK)
+    status = weir_graph_replay(graph);
+  if (status == WEIR_OK)
+    status = weir_stream_synchronize(replay_on);
+  if (status == WEIR_OK)
+    status = weir_graph_reset(graph);
+  if (status == WEIR_OK)
+    status = weir_graph_keep(graph);
+  if (status == WEIR_OK)
+    status = weir_graph_begin_capture(graph, own_pool, WEIR_CAPTURE_GLOBAL);
+  if (status == WEIR_OK) {
+    status = weir_stream_host_function(replay_on, nothing, NULL);
+    if (status == WEIR_OK)
+      status = weir_graph_end_capture(graph);
+  }
+  if (status == WEIR_OK)
+    status = weir_graph_instantiate(graph);
+  if (status == WEIR_OK)
+    status = weir_graph_instantiate(graph);
   if (status == WEIR_OK)
     status = weir_graph_replay(graph);
   if (status == WEIR_OK)

@@ -12,12 +12,13 @@ class Graph:
     """A graph that captures the current stream as a context manager, and replays what was captured.
 
     Args:
+        keep_graph: keeps what was captured; see CUDAGraph.
         pool: the id of a memory pool to share, from pool() of another graph.
     """
 
-    def __init__(self, *, pool: tuple[int, int] | None = None) -> None:
+    def __init__(self, keep_graph: bool = False, *, pool: tuple[int, int] | None = None) -> None:
         self.graph_pool = pool
-        self._graph = CUDAGraph()
+        self._graph = CUDAGraph(keep_graph)
 
     def capture_begin(self, capture_error_mode: str = "default") -> None:
         """Begins to capture the current stream. The default mode is "global"; see CUDAGraph.capture_begin."""
@@ -26,6 +27,10 @@ class Graph:
     def capture_end(self) -> None:
         """Ends the capture, after which the graph can be replayed."""
         self._graph.capture_end()
+
+    def instantiate(self) -> None:
+        """Makes what replay() launches of a kept graph; the first replay() does so otherwise."""
+        self._graph.instantiate()
 
     def replay(self) -> None:
         """Submits the captured work to the current stream."""
