@@ -131,8 +131,8 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
   heap->accounts.fraction = fraction;
   set_limit(heap, fraction < 1 ? (uint64_t)(fraction * (double)heap->total + 0.5) : UINT64_MAX);
   weir__mutex_unlock(&heap->lock);
-  if (allocator->backend)
-    weir__backend_set_fraction(heap, fraction);
+  if (allocator->backend && allocator->backend->program.set_fraction)
+    allocator->backend->program.set_fraction(allocator->backend->program.context, fraction, device);
   return WEIR_OK;
 }
 

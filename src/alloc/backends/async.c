@@ -12,7 +12,7 @@
 #include "alloc/cache/segment.h"
 
 static weir__async_device *device_of(const weir__heap *heap) {
-  return &weir__backend_of(heap->allocator)->devices[heap->device];
+  return &heap->allocator->backend->devices[heap->device];
 }
 
 bool weir__async_is_supported(const weir_driver *driver) {

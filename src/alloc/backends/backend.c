@@ -39,7 +39,7 @@ weir_status weir__backend_new(const char *caller, weir_allocator *allocator, con
                       "%s: backend:cudaMallocAsync needs stream-ordered memory, which this driver does not support; "
                       "use backend:native",
                       caller);
-  weir__backend_state *state = calloc(1, sizeof *state);
+  weir__backend_port *state = calloc(1, sizeof *state);
   char *name = strdup(calls.name ? calls.name : "pluggable");
   weir__async_device *devices = calloc((size_t)allocator->heap_count + 1, sizeof *devices);
   if (!state || !name || !devices) {
@@ -48,13 +48,10 @@ weir_status weir__backend_new(const char *caller, weir_allocator *allocator, con
     free(devices);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
   }
-  state->calls = calls;
-  state->port.name = name;
-  state->devices = devices;
-  state->port.calls = &port_calls;
-  state->port.is_async = !backend;
-  weir__mutex_init(&state->port.lock);
-  allocator->backend = &state->port;
+  *state = (weir__backend_port){
+      .calls = &port_calls, .program = calls, .devices = devices, .name = name, .is_async = !backend};
+  weir__mutex_init(&state->lock);
+  allocator->backend = state;
   for (int i = 0; i < allocator->heap_count; i++)
     weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_BACKEND, true);
   if (calls.init)
@@ -63,13 +60,13 @@ weir_status weir__backend_new(const char *caller, weir_allocator *allocator, con
 }
 
 void weir__backend_delete(weir_allocator *allocator) {
-  weir__backend_state *backend = weir__backend_of(allocator);
+  weir__backend_port *backend = allocator->backend;
   if (!backend)
     return;
-  weir__rangemap_clear(&backend->port.pointers);
-  weir__mutex_destroy(&backend->port.lock);
+  weir__rangemap_clear(&backend->pointers);
+  weir__mutex_destroy(&backend->lock);
   free(backend->devices);
-  free(backend->port.name);
+  free(backend->name);
   free(backend);
 }
 
@@ -177,14 +174,14 @@ static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
 
 static void *call_alloc(weir__heap *heap, const weir__arena *arena, uint64_t bytes) {
   const weir__private_pool *owner = arena->pool->owner;
-  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
+  const weir_backend *calls = &heap->allocator->backend->program;
   return has_functions(arena) ? owner->alloc(owner->context, bytes, heap->device, arena->stream)
                               : calls->alloc(calls->context, bytes, heap->device, arena->stream);
 }
 
 static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base, uint64_t bytes) {
   const weir__private_pool *owner = arena->pool->owner;
-  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
+  const weir_backend *calls = &heap->allocator->backend->program;
   if (has_functions(arena))
     owner->free(owner->context, (void *)base, bytes, heap->device, arena->stream);
   else
@@ -252,7 +249,7 @@ static weir_status obtain(const char *caller, weir__heap *heap, weir__arena *are
 
 /* Waits for freed blocks, and returns all memory that the back end can spare. */
 static void release_spare(weir__heap *heap, const weir__arena *arena) {
-  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
+  const weir_backend *calls = &heap->allocator->backend->program;
   weir__wait_for_events(heap);
   if (is_stream_ordered(arena))
     weir__async_trim(heap, arena->stream, false);
@@ -388,20 +385,6 @@ static bool backend_join_streams(weir__heap *heap, weir__block *block, bool *don
 
 /* ---- Other operations ---- */
 
-static bool backend_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
-  const weir_backend *calls = &weir__backend_of(allocator)->calls;
-  const weir__arena *arena = calls->record_stream ? weir__backend_arena(allocator, (uint64_t)pointer) : NULL;
-  if (!arena || has_functions(arena))
-    return false;
-  calls->record_stream(calls->context, pointer, stream);
-  return true;
-}
-
-static void *backend_base(weir_allocator *allocator, void *pointer, uint64_t *bytes) {
-  const weir_backend *calls = &weir__backend_of(allocator)->calls;
-  return calls->base ? calls->base(calls->context, pointer, bytes) : NULL;
-}
-
 static weir_status backend_empty(const char *caller, weir__heap *heap, weir_pool_id id) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
@@ -431,12 +414,6 @@ static weir_status backend_empty(const char *caller, weir__heap *heap, weir_pool
   return r ? weir__driver_status(driver, r, caller, "cuMemPoolTrimTo") : WEIR_OK;
 }
 
-static void backend_reset(weir_allocator *allocator) {
-  const weir_backend *calls = &weir__backend_of(allocator)->calls;
-  if (calls->reset)
-    calls->reset(calls->context);
-}
-
 /* No other thread uses the heap; locks are taken only because the functions called require them. */
 void weir__backend_clear(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
@@ -462,42 +439,11 @@ void weir__backend_clear(weir__heap *heap) {
     weir__heap_leave(heap, previous);
 }
 
-void weir__backend_set_fraction(weir__heap *heap, double fraction) {
-  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
-  if (calls->set_fraction)
-    calls->set_fraction(calls->context, fraction, heap->device);
-}
-
-static void backend_begin_pool(weir__heap *heap, weir_pool_id id, int (*filter)(void *context, weir_cu_stream stream),
-                               void *context) {
-  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
-  if (calls->begin_pool)
-    calls->begin_pool(calls->context, heap->device, id, filter, context);
-}
-
-static void backend_end_pool(weir__heap *heap, weir_pool_id id) {
-  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
-  if (calls->end_pool)
-    calls->end_pool(calls->context, heap->device, id);
-}
-
-static void backend_release_pool(weir__heap *heap, weir_pool_id id) {
-  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
-  if (calls->release_pool)
-    calls->release_pool(calls->context, heap->device, id);
-}
-
 static const weir__backend_calls port_calls = {
     .alloc = backend_alloc,
     .free = backend_free,
     .return_segments = backend_return_segments,
-    .record_stream = backend_record_stream,
-    .base = backend_base,
     .block_done = backend_block_done,
     .join_streams = backend_join_streams,
     .empty = backend_empty,
-    .reset = backend_reset,
-    .begin_pool = backend_begin_pool,
-    .end_pool = backend_end_pool,
-    .release_pool = backend_release_pool,
 };

@@ -24,16 +24,6 @@ typedef struct weir__async_device {
   bool has_warned;        /* about memory of a graph that was freed outside of the capture */
 } weir__async_device;
 
-typedef struct weir__backend_state {
-  weir__backend_port port; /* first */
-  weir_backend calls;      /* alloc is NULL for the driver's stream-ordered memory */
-  weir__async_device *devices;
-} weir__backend_state;
-
-static inline weir__backend_state *weir__backend_of(const weir_allocator *allocator) {
-  return (weir__backend_state *)allocator->backend;
-}
-
 /* ---- The back end (backend.c): what is not in the port. No lock is held, unless a comment says otherwise ---- */
 
 /* `backend` is that of the options; NULL selects the driver's stream-ordered memory. */
@@ -42,9 +32,6 @@ void weir__backend_delete(weir_allocator *allocator);
 
 /* Returns all memory of a heap that is being destroyed. */
 void weir__backend_clear(weir__heap *heap);
-
-/* Forwards the fraction to the back end. */
-void weir__backend_set_fraction(weir__heap *heap, double fraction);
 
 /* ---- The driver's stream-ordered memory (async.c). The heap's lock is held, and its context is current ---- */
 

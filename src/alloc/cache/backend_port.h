@@ -6,8 +6,6 @@
 
 #include "alloc/cache/heap.h"
 
-typedef int (*weir__stream_filter)(void *context, weir_cu_stream stream);
-
 typedef struct weir__backend_calls {
   weir_status (*alloc)(const char *caller, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                        weir_cu_stream stream, uint64_t *address);
@@ -15,10 +13,6 @@ typedef struct weir__backend_calls {
 
   /* Returns memory whose last use has ended to its owner. */
   void (*return_segments)(weir__heap *heap);
-
-  /* Forwards to a back end that tracks streams itself. Returns false if it does not. */
-  bool (*record_stream)(weir_allocator *allocator, void *pointer, weir_cu_stream stream);
-  void *(*base)(weir_allocator *allocator, void *pointer, uint64_t *bytes);
 
   /* Completes the free of a block whose streams have all finished. The heap's lock and the arena's are held. */
   void (*block_done)(weir__heap *heap, weir__block *block);
@@ -29,17 +23,12 @@ typedef struct weir__backend_calls {
 
   /* Releases cached memory of one pool, or of all if the id is {0, 0}. */
   weir_status (*empty)(const char *caller, weir__heap *heap, weir_pool_id id);
-  void (*reset)(weir_allocator *allocator);
-
-  /* The scopes of private pools. */
-  void (*begin_pool)(weir__heap *heap, weir_pool_id id, weir__stream_filter filter, void *context);
-  void (*end_pool)(weir__heap *heap, weir_pool_id id);
-  void (*release_pool)(weir__heap *heap, weir_pool_id id);
 } weir__backend_calls;
 
-/* The first member of the back end's own state. */
 struct weir__backend_port {
   const weir__backend_calls *calls;
+  weir_backend program;               /* its functions; all NULL for the driver's stream-ordered memory */
+  struct weir__async_device *devices; /* of that memory (backends/backend.h) */
   char *name;
   bool is_async; /* the driver's stream-ordered memory */
   weir__mutex lock;

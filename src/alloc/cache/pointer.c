@@ -181,7 +181,8 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
                       "%s: memory of expandable segments has no base that another process could open; turn "
                       "expandable_segments off where memory is shared",
                       __func__);
-  if (allocator->backend && (*base = allocator->backend->calls->base(allocator, pointer, bytes)))
+  const weir_backend *program = allocator->backend ? &allocator->backend->program : NULL;
+  if (program && program->base && (*base = program->base(program->context, pointer, bytes)))
     return WEIR_OK;
   *base = (void *)segment->memory.base;
   *bytes = segment->memory.bytes;

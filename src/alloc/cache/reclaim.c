@@ -145,8 +145,8 @@ static weir_status empty(const char *caller, weir_allocator *allocator, weir_poo
     if (!first)
       first = status;
   }
-  if (allocator->backend)
-    allocator->backend->calls->reset(allocator);
+  if (allocator->backend && allocator->backend->program.reset)
+    allocator->backend->program.reset(allocator->backend->program.context);
   weir__this_thread.reason = WEIR__REASON_UNKNOWN;
   weir__op_end(&op);
   return first;

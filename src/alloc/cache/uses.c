@@ -231,8 +231,16 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
   if (!pointer)
     return WEIR_OK;
   weir_status status = weir__driver_check_stream(__func__, allocator->driver, stream);
-  if (status || (allocator->backend && allocator->backend->calls->record_stream(allocator, pointer, stream)))
+  if (status)
     return status;
+  const weir_backend *program = allocator->backend ? &allocator->backend->program : NULL;
+  if (program && program->record_stream) { /* it tracks streams itself, but not those of a pool's own functions */
+    const weir__arena *arena = weir__backend_arena(allocator, (uint64_t)pointer);
+    if (arena && !(arena->pool->owner && arena->pool->owner->alloc)) {
+      program->record_stream(program->context, pointer, stream);
+      return WEIR_OK;
+    }
+  }
   return weir__record_stream(__func__, allocator, (uint64_t)pointer, stream);
 }
 

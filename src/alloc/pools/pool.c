@@ -90,8 +90,8 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
     set_no_split(pool, false);
   }
   leave(heap, status);
-  if (!status && allocator->backend)
-    allocator->backend->calls->release_pool(heap, id);
+  if (!status && allocator->backend && allocator->backend->program.release_pool)
+    allocator->backend->program.release_pool(allocator->backend->program.context, device, id);
   return status;
 }
 
@@ -278,9 +278,10 @@ static weir_status begin(const char *caller, weir_allocator *allocator, int devi
   else
     add_stream_scope(heap, scope);
   leave(heap, WEIR_OK);
-  if (allocator->backend)
-    allocator->backend->calls->begin_pool(heap, id, is_capture ? capture_takes : wanted->filter,
-                                          is_capture ? scope : wanted->context);
+  if (allocator->backend && allocator->backend->program.begin_pool)
+    allocator->backend->program.begin_pool(allocator->backend->program.context, device, id,
+                                           is_capture ? capture_takes : wanted->filter,
+                                           is_capture ? scope : wanted->context);
   return WEIR_OK;
 }
 
@@ -307,8 +308,8 @@ static weir_status end(const char *caller, weir_allocator *allocator, int device
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: not currently recording to mempool_id {%llu, %llu}", caller,
                         (unsigned long long)id.first, (unsigned long long)id.second);
   leave(heap, status);
-  if (!status && allocator->backend)
-    allocator->backend->calls->end_pool(heap, id);
+  if (!status && allocator->backend && allocator->backend->program.end_pool)
+    allocator->backend->program.end_pool(allocator->backend->program.context, device, id);
   free(scope);
   return status;
 }
