@@ -22,7 +22,8 @@
 
 enum { WEIR_SIDE, EXPANDABLE_SIDE, MIMALLOC_SIDE, SCOPED_SIDE, SIDES };
 enum {
-  WEIR_SIDES = 2,   /* with an allocator of their own */
+  WEIR_SIDES = 2,   /* the first two */
+  ALLOCATORS = 3,   /* of these and of the scopes */
   CURVE_POINTS = 5, /* 10^2 to 10^6 free blocks */
   CURVE_QUICK = 3,  /* the first of them, with --quick */
   CURVE_BYTES = 1 << 20,
@@ -112,7 +113,7 @@ static bool no_memory(report *r) {
 
 BENCH_PLAYER(weir_player, take_from_weir, give_to_weir);
 
-/* The same allocator with a scope of its own, of a pool of its own, for each thread with a stream of its own. */
+/* A scope, of a pool of its own, for each thread with a stream of its own. */
 static void *scoped_thread(void *data) {
   bench_thread *thread = data;
   weir_allocator *allocator = thread->work->context;
@@ -273,7 +274,7 @@ static bool run_pattern(report *r, int index) {
   size_t room = (size_t)pattern->live + (size_t)pattern->threads;
   void **blocks = calloc(SIDES * room, sizeof *blocks);
   void *no_streams[BENCH_MAX_THREADS] = {NULL};
-  weir_side sides[WEIR_SIDES];
+  weir_side sides[ALLOCATORS];
   bench_work works[SIDES];
   cpu_set_t cores;
   int core = bench_choose_core(pattern, &cores), opened = 0;
@@ -282,11 +283,11 @@ static bool run_pattern(report *r, int index) {
     return no_memory(r);
   if (core >= 0)
     bench_stay_on(core, &cores);
-  for (; opened < WEIR_SIDES; opened++)
+  for (; opened < ALLOCATORS; opened++)
     if (!open_weir(r, opened, 0, pattern->threads, &sides[opened]))
       goto close;
   for (int i = 0; i < SIDES; i++) {
-    const weir_side *side = i == MIMALLOC_SIDE ? NULL : &sides[i == EXPANDABLE_SIDE];
+    const weir_side *side = i == MIMALLOC_SIDE ? NULL : &sides[i == SCOPED_SIDE ? WEIR_SIDES : i];
     works[i] = (bench_work){.pattern = pattern,
                             .context = side ? side->allocator : NULL,
                             .streams = side ? (void *const *)side->streams : no_streams,
