@@ -37,6 +37,7 @@ printf '#!/bin/sh\necho 0\n' >"$work/bin/id"
 cat >"$work/bin/apt-get" <<'END'
 #!/bin/sh
 echo "$@" >>"$APT_GET"
+[ -s "${SAID:-/dev/null}" ] || echo unannounced >>"$APT_GET"
 n=0
 while [ $n -lt 400 ]; do echo "Setting up package $n"; n=$((n + 1)); done
 for word in "$@"; do [ "$word" != "${REFUSED:-}" ] || { echo "E: Unable to locate package $word"; exit 100; }; done
@@ -44,11 +45,12 @@ END
 chmod +x "$work/bin/id" "$work/bin/apt-get"
 
 said='scripts/setup'
-expect 0 env -i PATH="$work/bin" APT_GET="$APT_GET" "$project/scripts/setup" build
+expect 0 env -i PATH="$work/bin" APT_GET="$APT_GET" SAID="$work/out" "$project/scripts/setup" build
 lines 1 out
 lines 0 err
 has out '^Installing Debian packages.*(WEIR_SETUP=no prevents it): .*gcc .*cmake .* [0-9]* s$'
 [ -s "$work/apt-get" ] || fail 'apt-get did not run'
+! grep -q '^unannounced$' "$work/apt-get" || fail 'apt-get ran before the line that says so'
 : >"$work/apt-get"
 said='scripts/setup, WEIR_SETUP=no'
 expect 1 env -i PATH="$work/bin" APT_GET="$APT_GET" WEIR_SETUP=no "$project/scripts/setup" build
