@@ -45,8 +45,8 @@ LEFT = {
     "expandable_segments": "the same as use_expandable_segments, with a warning on platforms without them",
     "expandable_segments_handle_type": "no setting reaches it; Weir exports what the driver supports",
     "pinned_max_register_threads": "a constant, which Weir has too",
-    "expandable_segments_reserve_decision": "Weir's address ranges have a size of their own",
-    "clamp_reserve_bytes": "Weir's address ranges have a size of their own",
+    "expandable_segments_reserve_decision": "Weir has the same settings in WEIR_ALLOC_CONF; PyTorch does not list its own",
+    "clamp_reserve_bytes": "Weir has the same settings in WEIR_ALLOC_CONF; PyTorch does not list its own",
 }
 
 

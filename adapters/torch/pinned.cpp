@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iterator>
 #include <sstream>
@@ -159,6 +160,9 @@ weir_host_allocator *PinnedAllocator::start() {
   host = host_.load(std::memory_order_relaxed);
   if (!host) {
     host = create();
+#if WEIR_TORCH_2_14
+    check(history_.follow(host, {}));
+#endif
     host_.store(host, std::memory_order_release);
     std::lock_guard<std::mutex> pools_lock(pools_mutex_);
     choose_path();
@@ -168,7 +172,8 @@ weir_host_allocator *PinnedAllocator::start() {
 
 // Called when what it depends on has changed, with pools_mutex_ held.
 void PinnedAllocator::choose_path() {
-  fast_host_.store(underway_.empty() ? host_.load(std::memory_order_relaxed) : nullptr, std::memory_order_release);
+  bool is_fast = underway_.empty() && !is_recorded();
+  fast_host_.store(is_fast ? host_.load(std::memory_order_relaxed) : nullptr, std::memory_order_release);
 }
 
 // As for device memory, what WEIR_ALLOC_CONF says remains in effect until PyTorch changes the same key.
@@ -192,9 +197,12 @@ void *PinnedAllocator::alloc(size_t bytes) {
   return pointer;
 }
 
-// The first allocation, or one during a capture.
+// The first allocation, or one during a capture or while history is recorded.
 C10_NOINLINE void *PinnedAllocator::alloc_generic(size_t bytes) {
   start();
+#if WEIR_TORCH_2_14
+  PinnedHistory::Call call(history_, PinnedHistory::RecordContext::STATE);
+#endif
   bool is_pooled = false, captures = !fast_host_.load(std::memory_order_relaxed);
   void *pointer = captures && bytes ? alloc_pooled(bytes, is_pooled) : nullptr;
   return is_pooled ? pointer : alloc(bytes);
@@ -222,7 +230,22 @@ static C10_NOINLINE void warn_of(weir_status status) {
     TORCH_WARN("weir: pinned memory was not freed: ", last_error());
 }
 
+// While history is recorded.
+void PinnedAllocator::free_recorded([[maybe_unused]] void *pointer) {
+#if WEIR_TORCH_2_14
+  PinnedHistory::Call call(history_, PinnedHistory::RecordContext::ALL);
+  if (has_pools_.load(std::memory_order_relaxed) && free_pooled(pointer))
+    return;
+  if (weir_status status = weir_host_free(host_.load(std::memory_order_relaxed), pointer))
+    warn_of(status);
+#endif
+}
+
 void PinnedAllocator::delete_pointer(void *pointer) {
+  if (C10_UNLIKELY(pointer && is_recorded())) {
+    the_pinned_allocator().free_recorded(pointer);
+    return;
+  }
   if (!pointer ||
       (C10_UNLIKELY(has_pools_.load(std::memory_order_relaxed)) && the_pinned_allocator().free_pooled(pointer)))
     return;
@@ -301,12 +324,18 @@ void *PinnedAllocator::alloc_pooled(size_t bytes, bool &is_pooled) {
     std::vector<void *> &free = pool->free[size];
     void *pointer;
     if (free.empty()) {
+#if WEIR_TORCH_2_14
+      PinnedHistory::Call::serve(capture.pool);
+#endif
       pointer = alloc(size);
       pooled_.insert({pointer, {pool, size, false}});
       has_pools_.store(true, std::memory_order_relaxed);
     } else {
       pointer = free.back();
       free.pop_back();
+#if WEIR_TORCH_2_14
+      history_.pooled_alloc(pointer, capture.pool);
+#endif
     }
     is_pooled = true;
     return pointer;
@@ -324,6 +353,9 @@ bool PinnedAllocator::free_pooled(void *pointer) {
   Pooled &block = found->second;
   if (block.pool->uses > 0 && !block.is_used) {
     block.pool->free[block.size].push_back(pointer);
+#if WEIR_TORCH_2_14
+    history_.pooled_free(pointer);
+#endif
     return true;
   }
   pooled_.erase(found);
@@ -360,6 +392,50 @@ void PinnedAllocator::release_pool(c10::MempoolId_t pool) {
   for (void *pointer : unused)
     delete_pointer(pointer);
 }
+
+// ---- History ----
+
+#if WEIR_TORCH_2_14
+// The allocator from before records the memory that it still has.
+void PinnedAllocator::record_history(bool enabled, PinnedHistory::CreateContextFn recorder, size_t most,
+                                     PinnedHistory::RecordContext when, bool clear) {
+  if (before_)
+    before_->record_history(enabled, recorder, most, when, clear);
+  std::lock_guard<std::mutex> lock(start_mutex_);
+  history_.record(enabled, recorder, most, when, clear);
+  records_history_.store(enabled, std::memory_order_relaxed);
+  std::lock_guard<std::mutex> pools_lock(pools_mutex_);
+  std::vector<void *> kept;
+  for (const auto &[id, pool] : pools_)
+    for (const auto &[size, free] : pool->free)
+      kept.insert(kept.end(), free.begin(), free.end());
+  if (weir_host_allocator *host = host_.load(std::memory_order_acquire))
+    check(history_.follow(host, kept));
+  choose_path();
+}
+
+bool PinnedAllocator::is_history_enabled() const { return history_.is_on(); }
+
+std::vector<PinnedHistory::Segment> PinnedAllocator::get_segments() {
+  std::vector<PinnedHistory::Segment> all = before_ ? before_->get_segments() : std::vector<PinnedHistory::Segment>();
+  for (PinnedHistory::Segment &segment : history_.segments())
+    all.push_back(std::move(segment));
+  return all;
+}
+
+std::vector<PinnedHistory::TraceEntry> PinnedAllocator::get_traces() {
+  std::vector<PinnedHistory::TraceEntry> all =
+      before_ ? before_->get_traces() : std::vector<PinnedHistory::TraceEntry>();
+  for (PinnedHistory::TraceEntry &entry : history_.traces())
+    all.push_back(std::move(entry));
+  std::stable_sort(all.begin(), all.end(), [](const auto &a, const auto &b) { return a.time_.t_ < b.time_.t_; });
+  return all;
+}
+
+void PinnedAllocator::record_external_register(void *pointer, size_t bytes) { history_.add_external(pointer, bytes); }
+
+void PinnedAllocator::record_external_unregister(void *pointer) { history_.remove_external(pointer); }
+#endif
 
 // ---- Statistics ----
 

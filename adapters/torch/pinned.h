@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "pinned_history.h"
 #include "weir/host.h"
 
 namespace weir_torch {
@@ -36,6 +37,15 @@ public:
   void begin_allocate_to_pool(c10::MempoolId_t pool, std::function<bool(c10::Stream)> filter) override;
   void end_allocate_to_pool(c10::MempoolId_t pool) override;
   void release_pool(c10::MempoolId_t pool) override;
+#if WEIR_TORCH_2_14
+  void record_history(bool enabled, PinnedHistory::CreateContextFn recorder, size_t most,
+                      PinnedHistory::RecordContext when, bool clear) override;
+  bool is_history_enabled() const override;
+  std::vector<PinnedHistory::Segment> get_segments() override;
+  std::vector<PinnedHistory::TraceEntry> get_traces() override;
+  void record_external_register(void *pointer, size_t bytes) override;
+  void record_external_unregister(void *pointer) override;
+#endif
 
   // Makes PyTorch use it. Further calls do nothing.
   void install();
@@ -65,16 +75,24 @@ private:
   void *alloc_generic(size_t bytes);
   void *alloc_pooled(size_t bytes, bool &is_pooled);
   bool free_pooled(void *pointer);
+  // Constant before 2.14, which has no history of pinned memory.
+  static bool is_recorded() { return WEIR_TORCH_2_14 && records_history_.load(std::memory_order_relaxed); }
+  void free_recorded(void *pointer);
   static void delete_pointer(void *pointer);
 
   // Static, because a deleter gets nothing but the pointer. Never destroyed: tensors may be freed until the process
   // exits.
   static inline std::atomic<weir_host_allocator *> host_{nullptr};
-  static inline std::atomic<weir_host_allocator *> fast_host_{nullptr}; // NULL also while a capture is underway
+  // NULL also while a capture is underway, and while history is recorded.
+  static inline std::atomic<weir_host_allocator *> fast_host_{nullptr};
   at::HostAllocator *before_ = nullptr;
   std::mutex start_mutex_;
   std::string settings_; // of PyTorch, as Weir has them; guarded by start_mutex_
 
+#if WEIR_TORCH_2_14
+  PinnedHistory history_;
+#endif
+  static inline std::atomic<bool> records_history_{false};
   static inline std::atomic<bool> is_forked_{false}; // this is the child of a fork
   static inline std::atomic<bool> has_pools_{false}; // whether `pooled_` is not empty; written under the mutex
   std::mutex pools_mutex_;                           // guards the following

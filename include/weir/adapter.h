@@ -7,6 +7,7 @@
 
 #include "weir/alloc.h"
 #include "weir/driver.h"
+#include "weir/host.h"
 #include "weir/status.h"
 
 #ifdef __cplusplus
@@ -27,6 +28,12 @@ typedef void (*weir_witness_fn)(void *context, const weir_trace_entry *entry);
  * another thread may still be running when this returns, so its context must stay valid as long as the allocator. */
 weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_witness_fn witness, void *context,
                                        weir_witness_scope scope);
+
+/* The same for pinned memory: the history of a weir_host_allocator, whose entries have device -1, no stream and no
+ * pool, and the bytes of the whole block. First the witness gets what there is already, within this call: an entry
+ * segment_alloc for each block and, if it is in use, alloc and possibly free_requested. A free_completed comes from the
+ * thread that finds that streams have finished with the block. After the call that removes it, it is not called. */
+weir_status weir_host_set_witness(weir_host_allocator *host, weir_witness_fn witness, void *context);
 
 /* weir_allocator_alloc and weir_allocator_free for a caller that holds a lock which another thread may need before it
  * releases one of the allocator's, such as the GIL of Python, which a callback may take. They neither wait for a lock

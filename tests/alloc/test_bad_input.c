@@ -548,6 +548,7 @@ TEST(host) {
   assert_ptr_equal(host, state);
   assert_ok(weir_host_allocator_create(d, HOST_CONF(""), &host));
   assert_ok(weir_host_alloc(host, 1000, &live));
+  assert_error_says(INVALID_ARGUMENT, "host is NULL", weir_host_set_witness(NULL, NULL, NULL));
   assert_error(INVALID_ARGUMENT, weir_host_alloc(NULL, 512, &p));
   assert_error(INVALID_ARGUMENT, weir_host_alloc(host, 512, NULL));
   assert_error(HOST_OUT_OF_MEMORY, weir_host_alloc(host, SIZE_MAX, &p));

@@ -153,6 +153,7 @@ static void call_everything(void) {
   assert_bad_fork(weir_host_get_stats(host, &host_stats));
   assert_bad_fork(weir_host_reset_peak_stats(host));
   assert_bad_fork(weir_host_reset_accumulated_stats(host));
+  assert_bad_fork(weir_host_set_witness(host, NULL, NULL));
 
   child_assert(pointer == &pointer && base == &base && size == 77 && number == 77 && value == 77 && fraction == 77);
   child_assert(strcmp(text, "untouched") == 0 && stats.num_ooms == 77 && info.bytes == 77 && history.kept == 77);

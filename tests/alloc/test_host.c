@@ -48,6 +48,80 @@ static weir_host_stats host_stats(void) {
 
 static unsigned long pinned(void) { return soft_census().host_allocations; }
 
+/* ---- The witness ---- */
+
+static char witnessed[1000];
+static const char *first_address;
+
+/* "segment_alloc 0 1024, ": the address is that from the first one seen. */
+static void witness(void *context, const weir_trace_entry *entry) {
+  const char *address = (const char *)(uintptr_t)entry->address;
+  size_t used = strlen(witnessed);
+  assert_ptr_equal(context, witnessed);
+  assert_int_equal(entry->device, -1);
+  assert_null(entry->stream);
+  assert_true(entry->size == sizeof *entry && !entry->pool.first && !entry->pool.second);
+  first_address = first_address ? first_address : address;
+  snprintf(witnessed + used, sizeof witnessed - used, "%s %s%llu, ", weir_trace_action_name(entry->action),
+           address == first_address ? "first " : "", (unsigned long long)entry->bytes);
+}
+
+static void assert_witnessed(const char *expected) {
+  assert_string_equal(witnessed, expected);
+  *witnessed = 0;
+}
+
+TEST(witness) {
+  open_host("pinned_max_cached_size_mb:1");
+  weir_cu_stream stream = work_stream();
+  first_address = NULL;
+  *witnessed = 0;
+  char *a = take(1000), *b;
+  assert_ok(weir_host_set_witness(host, witness, witnessed));
+  assert_witnessed("segment_alloc first 1024, alloc first 1024, "); /* it was there before */
+  assert_ok(weir_host_set_witness(host, witness, witnessed));
+  assert_error_says(BAD_STATE, "another witness", weir_host_set_witness(host, witness, NULL));
+  give(a);
+  assert_ptr_equal(take(1024), a);
+  assert_witnessed("free_requested first 1024, free_completed first 1024, alloc first 1024, ");
+
+  /* Memory that a stream uses is free when the stream has finished with it. */
+  work(stream);
+  assert_ok(weir_host_record_stream(host, a, 0, stream));
+  give(a);
+  assert_witnessed("free_requested first 1024, ");
+  soft_step_all();
+  b = take(3000);
+  assert_witnessed("free_completed first 1024, segment_alloc 4096, alloc 4096, ");
+
+  /* Memory that is too large to be kept, and an empty cache. */
+  give(take(2 * MIB));
+  assert_witnessed("segment_alloc 2097152, alloc 2097152, free_requested 2097152, free_completed 2097152, "
+                   "segment_free 2097152, ");
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error(DRIVER, weir_host_empty_cache(host));
+  assert_witnessed("segment_free first 1024, segment_alloc first 1024, ");
+  assert_ok(weir_fault_clear(faults));
+  assert_ok(weir_host_empty_cache(host));
+  assert_witnessed("segment_free first 1024, ");
+
+  /* Without it, the fast path is back; another one gets what there is, also what waits for a stream. */
+  assert_ok(weir_host_set_witness(host, NULL, NULL));
+  give(b);
+  assert_ptr_equal(take(4000), b);
+  work(stream);
+  assert_ok(weir_host_record_stream(host, b, 0, stream));
+  give(b);
+  assert_witnessed("");
+  first_address = b;
+  assert_ok(weir_host_set_witness(host, witness, witnessed));
+  assert_witnessed("segment_alloc first 4096, alloc first 4096, free_requested first 4096, ");
+  soft_step_all();
+  assert_ok(weir_host_empty_cache(host));
+  assert_witnessed("free_completed first 4096, segment_free first 4096, ");
+  close_host();
+}
+
 /* ---- Reuse ---- */
 
 TEST(reuse) {

@@ -6,6 +6,7 @@
 
 #include "support/alloc.h"
 #include "support/length.h"
+#include "weir/adapter.h"
 #include "weir/host.h"
 
 enum { THREADS = 4, SLOTS = 16 };
@@ -60,10 +61,33 @@ static void check_kind(const char *conf) {
   assert_ok(weir_host_free(host, memory));
 }
 
-static void run_all(const char *conf) {
+/* Entries come one at a time, in an order in which what there is never becomes negative. */
+static int64_t present[WEIR_TRACE_ACTIONS], wrong_entries;
+
+static void witness(void *context, const weir_trace_entry *entry) {
+  (void)context;
+  int64_t *n = present;
+  n[entry->action]++;
+  wrong_entries +=
+      n[WEIR_TRACE_FREE_COMPLETED] > n[WEIR_TRACE_FREE_REQUESTED] ||
+      n[WEIR_TRACE_FREE_REQUESTED] > n[WEIR_TRACE_ALLOC] || n[WEIR_TRACE_SEGMENT_FREE] > n[WEIR_TRACE_SEGMENT_ALLOC] ||
+      n[WEIR_TRACE_ALLOC] - n[WEIR_TRACE_FREE_COMPLETED] > n[WEIR_TRACE_SEGMENT_ALLOC] - n[WEIR_TRACE_SEGMENT_FREE];
+}
+
+static void assert_witnessed(void) {
+  assert_int_equal(wrong_entries, 0);
+  assert_true(present[WEIR_TRACE_ALLOC] > THREADS * SLOTS);
+  assert_int_equal(present[WEIR_TRACE_ALLOC], present[WEIR_TRACE_FREE_REQUESTED]);
+  assert_int_equal(present[WEIR_TRACE_ALLOC], present[WEIR_TRACE_FREE_COMPLETED]);
+  assert_int_equal(present[WEIR_TRACE_SEGMENT_ALLOC], present[WEIR_TRACE_SEGMENT_FREE]);
+}
+
+static void run_all(const char *conf, bool is_witnessed) {
   alloc_open_devices(WEIR_SOFT_THREADS, 1, GIB);
   assert_ok(weir_host_allocator_create(faults, HOST_CONF(conf), &host));
   check_kind(conf);
+  memset(present, 0, sizeof present);
+  assert_ok(weir_host_set_witness(host, is_witnessed ? witness : NULL, NULL));
   worker workers[THREADS] = {0};
   for (int i = 0; i < THREADS; i++) {
     workers[i] = (worker){.number = i + 1, .stream = work_stream(), .scratch = soft_alloc(4096)};
@@ -82,6 +106,8 @@ static void run_all(const char *conf) {
   assert_int_equal(stats.active_bytes.current, 0);
   assert_int_equal(stats.active_requests.allocated, stats.active_requests.freed);
   assert_int_equal(stats.allocated_bytes.current, 0);
+  if (is_witnessed)
+    assert_witnessed();
   weir_host_allocator_destroy(host);
   host = NULL;
   alloc_close();
@@ -89,8 +115,10 @@ static void run_all(const char *conf) {
 
 FIXTURE(.teardown = alloc_teardown)
 
-TEST(polled) { run_all(""); }
+TEST(polled) { run_all("", false); }
 
-TEST(background) { run_all("pinned_use_background_threads:True"); }
+TEST(background) { run_all("pinned_use_background_threads:True", false); }
 
-TEST(registered) { run_all("pinned_use_cuda_host_register:True,pinned_num_register_threads:8"); }
+TEST(registered) { run_all("pinned_use_cuda_host_register:True,pinned_num_register_threads:8", false); }
+
+TEST(witnessed) { run_all("pinned_use_background_threads:True", true); }

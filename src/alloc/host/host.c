@@ -30,7 +30,7 @@ static void check_thresholds(const weir__settings *settings) {
         "so they are not rounded up");
 }
 
-/* Follows a change of the settings. `lock` is held, or no other thread knows the allocator. */
+/* Follows a change of the settings or the witness. `lock` is held, or no other thread knows the allocator. */
 static void apply_settings(weir_host_allocator *host) {
   const weir__settings *settings = &host->settings;
   uint64_t limit = 0;
@@ -38,7 +38,7 @@ static void apply_settings(weir_host_allocator *host) {
     limit = 1ull << (63 - __builtin_clzll(settings->pinned_max_cached_size));
   if (limit > settings->pinned_max_round_threshold)
     limit = settings->pinned_max_round_threshold;
-  host->fast_limit = limit < MAX_BYTES ? limit : MAX_BYTES;
+  host->fast_limit = host->witness ? 0 : limit < MAX_BYTES ? limit : MAX_BYTES;
   host->last = NULL; /* blocks may be too large by now */
   memset(host->recent, 0, sizeof host->recent);
 }
@@ -180,6 +180,50 @@ static uint64_t round_up(const weir__settings *settings, uint64_t bytes) {
   return 1ull << bucket_of(bytes);
 }
 
+/* ---- The witness. `lock` is held ---- */
+
+static void tell(weir_host_allocator *host, weir_trace_action action, const weir__host_block *block) {
+  if (!host->witness)
+    return;
+  weir_trace_entry entry = {.size = sizeof entry,
+                            .action = action,
+                            .device = -1,
+                            .address = (uintptr_t)block->pointer,
+                            .bytes = block->bytes};
+  host->witness(host->witness_context, &entry);
+}
+
+/* What brought the block into its state. */
+static void tell_present(weir_host_allocator *host, const weir__host_block *block) {
+  tell(host, WEIR_TRACE_SEGMENT_ALLOC, block);
+  if (block->state != WEIR__HOST_FREE)
+    tell(host, WEIR_TRACE_ALLOC, block);
+  if (block->state == WEIR__HOST_WAITING || block->state == WEIR__HOST_KEPT)
+    tell(host, WEIR_TRACE_FREE_REQUESTED, block);
+}
+
+weir_status weir_host_set_witness(weir_host_allocator *host, weir_witness_fn witness, void *context) {
+  CHECK(host);
+  weir__biased_acquire(&host->lock);
+  bool is_first = witness && !host->witness;
+  bool is_taken = witness && host->witness && (witness != host->witness || context != host->witness_context);
+  if (!is_taken) {
+    host->witness = witness;
+    host->witness_context = context;
+    apply_settings(host); /* the fast paths tell nothing */
+  }
+  const weir__host_block *block;
+  uint64_t address = 0, bytes;
+  while (is_first && (block = weir__rangemap_at_or_after(&host->blocks, address, &address, &bytes))) {
+    tell_present(host, block);
+    address += bytes;
+  }
+  weir__biased_release(&host->lock);
+  if (is_taken)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: there is another witness; remove it first", __func__);
+  return WEIR_OK;
+}
+
 /* ---- Blocks ---- */
 
 static inline weir__host_block **recent_place(weir_host_allocator *host, const void *pointer) {
@@ -253,6 +297,7 @@ static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_blo
     blocks = block->next;
     /* The address is removed first: once the driver has the memory, another thread may get the same address. */
     weir__biased_acquire(&host->lock);
+    tell(host, WEIR_TRACE_SEGMENT_FREE, block);
     weir__rangemap_remove(&host->blocks, (uint64_t)block->pointer);
     weir__biased_release(&host->lock);
     int64_t begin = microseconds();
@@ -265,9 +310,10 @@ static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_blo
       host->stats.num_host_free++;
       add_time(&host->stats.host_free_time, took);
       weir__slab_free(&host->block_slab, block, sizeof *block);
-    } else if (weir__rangemap_insert(&host->blocks, (uint64_t)block->pointer, block->bytes, block))
+    } else if (weir__rangemap_insert(&host->blocks, (uint64_t)block->pointer, block->bytes, block)) {
       put_free(host, block);
-    else
+      tell(host, WEIR_TRACE_SEGMENT_ALLOC, block);
+    } else
       block->state = WEIR__HOST_KEPT; /* the driver still has the memory, but it can no longer be found */
     weir__biased_release(&host->lock);
     if (r && !first)
@@ -279,6 +325,7 @@ static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_blo
 /* Makes an unused block free. If it is too large to be cached, it is returned, for the driver. `lock` is held. */
 static weir__host_block *release_block(weir_host_allocator *host, weir__host_block *block) {
   count_inactive(host, block);
+  tell(host, WEIR_TRACE_FREE_COMPLETED, block);
   if (is_cached(host, block)) {
     put_free(host, block);
     return NULL;
@@ -371,6 +418,7 @@ static weir_status alloc_new(const char *caller, weir_host_allocator *host, uint
   if (block) {
     count_held(host, block, 1);
     count_active(host, block);
+    tell_present(host, block);
     host->stats.num_host_alloc += memory.kind != WEIR__HOST_RESERVED;
     if (memory.kind != WEIR__HOST_RESERVED)
       add_time(&host->stats.host_alloc_time, took);
@@ -406,7 +454,9 @@ static __attribute__((noinline)) weir_status alloc_generic(const char *caller, w
   if (block) {
     block->state = WEIR__HOST_ALLOCATED;
     count_active(host, block);
-    if (is_cached(host, block))
+    if (host->witness)
+      tell(host, WEIR_TRACE_ALLOC, block);
+    else if (is_cached(host, block))
       remember(host, block);
     *pointer = block->pointer;
   }
@@ -472,6 +522,7 @@ static __attribute__((noinline)) weir_status free_generic(const char *caller, we
     return no_block(caller, pointer);
   }
   forget(host, block);
+  tell(host, WEIR_TRACE_FREE_REQUESTED, block);
   if (block->captured || block->graphs)
     block->state = WEIR__HOST_KEPT;
   else if (block->uses) {

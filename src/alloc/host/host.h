@@ -25,6 +25,7 @@
 #include "base/slab.h"
 #include "base/thread.h"
 #include "driver/client.h"
+#include "weir/adapter.h"
 #include "weir/host.h"
 
 enum { WEIR__HOST_BUCKETS = 64, WEIR__HOST_UNIT = 4096, WEIR__HOST_RECENT = 64 };
@@ -99,7 +100,8 @@ typedef struct weir__host_device {
 
 struct weir_host_allocator {
   weir__biased_lock lock; /* guards everything down to the statistics */
-  uint64_t fast_limit;    /* sizes up to this one are rounded up, and then still cached; follows from `settings` */
+  uint64_t fast_limit;    /* sizes up to this one are rounded up, and then still cached; follows from `settings`, and
+                           * is 0 while there is a witness */
   weir__host_count active_requests, active_bytes;
   weir__host_block *free[WEIR__HOST_BUCKETS]; /* by the rounded-up logarithm of the size; most recently freed first */
   /* Blocks that a free can return to the cache without a search or another check: they are allocated, no stream uses
@@ -130,6 +132,8 @@ struct weir_host_allocator {
   _Atomic(weir__host_graph *) ended; /* uses of graphs that have ended; destructors add to this list without a lock */
   atomic_size_t references;          /* to this struct: the allocator, and each weir__host_graph */
   weir__client client;
+  weir_witness_fn witness; /* NULL if there is none; it and its context are guarded by `lock` */
+  void *witness_context;
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
 };
 
