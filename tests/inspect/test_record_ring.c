@@ -13,6 +13,7 @@
 #include "offline/analyse/summary.h"
 #include "offline/replay/states.h"
 #include "record/ring_file.h"
+#include "support/length.h"
 #include "support/ring.h"
 #include "weir/history.h"
 #include "weir/snapshot.h"
@@ -358,7 +359,7 @@ TEST(forks_meanwhile) {
   atomic_store(&is_over, false);
   for (uintptr_t i = 0; i < threads; i++)
     assert_int_equal(pthread_create(&others[i], NULL, churn_apart, (void *)(16 * (i + 1))), 0);
-  for (int i = 0; i < 200; i++) {
+  for (int i = 0; i < usual_or_long(80, 400); i++) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (!child)

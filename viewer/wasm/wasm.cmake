@@ -53,22 +53,45 @@ foreach(name call client driver nvml visible)
 endforeach()
 # What needs the runtime or the system, and what the page does not use.
 set(wasm_unused
-    alloc/pools/graphs
     alloc/default
-    alloc/host/uses
-    alloc/host/memory
     alloc/host/host
+    alloc/host/memory
+    alloc/host/uses
+    alloc/memory/pages_valid
+    alloc/peers
+    alloc/pools/checkpoint
+    alloc/pools/graphs
+    alloc/valid
     base/status_client
+    inspect/checkpoint
+    inspect/history
+    inspect/outside
     inspect/record_env
+    inspect/stack_frames
     inspect/stat_names
     inspect/summary
     offline/analyse/behaviour
+    offline/analyse/message
     offline/analyse/redact
     offline/analyse/sha256
     offline/analyse/tune
+    offline/analyse/versions
+    offline/read/message
+    offline/read/message_text
+    offline/render/export
+    offline/render/export_flame
     offline/render/export_perfetto
     offline/render/export_sqlite
-    offline/render/redact_file)
+    offline/render/message_json
+    offline/render/output_file
+    offline/render/plot
+    offline/render/plot_fragmentation
+    offline/render/plot_memory
+    offline/render/plot_segments
+    offline/render/plot_svg
+    offline/render/plot_trace
+    offline/render/redact_file
+    record/unwind)
 foreach(name IN LISTS wasm_unused)
   list(REMOVE_ITEM wasm_sources ${PROJECT_SOURCE_DIR}/src/${name}.c)
 endforeach()

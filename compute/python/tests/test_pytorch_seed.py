@@ -119,7 +119,7 @@ def test_results(tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "test_cuda.py").write_text(TESTS)
     out = tmp_path / "results"
-    command = [sys.executable, str(HERE / "pytorch_seed.py"), str(tmp_path), "--seconds", "8", "--json", str(out)]
+    command = [sys.executable, str(HERE / "pytorch_seed.py"), str(tmp_path), "--seconds", "5", "--json", str(out)]
     one_device = {name: value for name, value in os.environ.items() if name not in ("WEIR_DRIVER", "WEIR_SOFT_DEVICES")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=one_device)
     found = {name: (one["result"], one["needs"]) for name, one in json.loads(out.read_text()).items()}
