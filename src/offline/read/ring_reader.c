@@ -540,7 +540,7 @@ static weir_status gather(loader *l, int device, const place *places, size_t cou
     for (unsigned k = 0, has = count_at(l, places[i].at); k < has; k++) {
       uint64_t at = places[i].at + offsetof(weir__chunk, entries) + k * sizeof(weir__entry);
       weir__entry e;
-      use use;
+      use use = IS_DROPPED;
       memcpy(&e, l->file.data + at, sizeof e);
       if (l->file.header->version < 4)
         e.thread = weir__ring_v3_thread(e.thread);
@@ -914,7 +914,7 @@ weir__recording *weir__ring_loader_recording(weir__ring_loader *l) { return l->s
 
 weir_status weir__ring_loader_convert(weir__ring_loader *l, const weir__entry *e, uint64_t at,
                                       weir__recording_entry *to, bool *is_used) {
-  use use;
+  use use = IS_DROPPED;
   TRY(check_entry(l, e, at, &use));
   *is_used = use == IS_USED && e->action != WEIR__ACTION_TAKEN;
   if (use == IS_IN_START)
