@@ -1,7 +1,7 @@
 /*
- * Invalid arguments to every call of alloc.h, pool.h, history.h, host.h, ipc.h, snapshot.h, adapter.h and log.h: the
- * call returns a status, sets an error text that begins with its name, leaves its outputs untouched and changes
- * nothing. tests/library/bad_input.sh checks that no call is missing.
+ * Invalid arguments to every call of alloc.h, pool.h, history.h, host.h, ipc.h, snapshot.h, adapter.h, log.h and
+ * maintain.h: the call returns a status, sets an error text that begins with its name, leaves its outputs untouched and
+ * changes nothing. tests/library/bad_input.sh checks that no call is missing.
  */
 #include <limits.h>
 #include <math.h>
@@ -808,4 +808,12 @@ TEST(log) {
   weir_log_message(WEIR_LOG_DEBUG, NULL);
   weir_log_message((weir_log_level)99, "a message of no level");
   weir_log_set_level(before);
+}
+
+/* ---- maintain.h ---- */
+
+TEST(maintain) {
+  weir_maintain_set_worker(-7); /* any number but 0 is on */
+  assert_int_equal(weir_maintain(), UINT64_MAX);
+  weir_maintain_set_worker(1);
 }
