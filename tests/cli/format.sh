@@ -9,7 +9,7 @@ tested=
 data=$(cd "$(dirname "$0")/../data" && pwd)
 case $weir in /*) ;; *) weir=$PWD/$weir ;; esac
 plain=$data/small_snapshot.pickle
-commands='demo diff digest explain export help info leaks lint merge redact replay summary tune view whatif'
+commands='demo diff digest explain export help info leaks lint merge ranks redact replay summary tune view whatif'
 
 # Units: a value is at least 1 of its unit, and less than 1024.
 WEIR_DRIVER=soft WEIR_SOFT_MEMORY=1GiB run 0 demo

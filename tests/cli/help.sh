@@ -108,7 +108,7 @@ completes() {
   got=$(sort "$work/out" | tr '\n' ' ')
   [ "$got" = "$expected " ] || fail "expected '$expected'"
 }
-completes 'demo diff digest explain export help info leaks lint merge plot redact replay summary tune view whatif' weir ''
+completes 'demo diff digest explain export help info leaks lint merge plot ranks redact replay summary tune view whatif' weir ''
 completes 'redact replay' weir re
 completes '--help --version' weir -
 completes '--help --version' weir --

@@ -120,20 +120,24 @@ TEST(holders_add_up_to_the_whole) {
   }
 }
 
-/* The levels of all stacks at the end of a group of steps add up to that of the group. */
-TEST(levels_of_stacks_add_up_to_those_of_steps) {
+/* The peaks of all stacks in a group of steps are together at least that of the group, and none is above the whole. */
+TEST(peaks_of_stacks_cover_those_of_steps) {
   for (size_t i = 0; i < path_count; i++) {
     weir__digest d = digest_of(paths[i]);
-    uint64_t levels[WEIR__DIGEST_GROUPS] = {0};
+    uint64_t peaks[WEIR__DIGEST_GROUPS] = {0};
     for (size_t k = 0; k < d.stacks.count; k++) {
       const weir__digest_holder *h = (const weir__digest_holder *)d.stacks.items + k;
-      for (size_t g = 0, at = 0; g < d.steps.level.count; g++) {
-        at += at < h->group.count && weir__digest_number(&h->group, at) == g;
-        levels[g] += at ? weir__digest_number(&h->level, at - 1) : 0;
+      assert_int_equal(h->peaks.count, d.steps.peak.count);
+      for (size_t g = 0; g < h->peaks.count; g++) {
+        assert_true(weir__digest_number(&h->peaks, g) <= h->peak);
+        peaks[g] += weir__digest_number(&h->peaks, g);
       }
     }
-    for (size_t g = 0; g < d.steps.level.count; g++)
-      assert_int_equal(levels[g], weir__digest_number(&d.steps.level, g));
+    for (size_t g = 0; g < d.steps.peak.count; g++) {
+      assert_true(peaks[g] >= weir__digest_number(&d.steps.peak, g));
+      assert_true(weir__digest_number(&d.steps.peak, g) >= weir__digest_number(&d.steps.level, g));
+      assert_true(weir__digest_number(&d.steps.peak, g) <= d.memory.peak_allocated);
+    }
     weir__digest_clear(&d);
   }
 }
@@ -252,18 +256,15 @@ TEST(a_digest_keeps_to_its_limit_and_says_what_it_lost) {
   static weir__digest_holder stacks[COUNT];
   static weir__digest_name names[COUNT];
   static char texts[COUNT][WEIR__DIGEST_TEXT + 1];
-  static uint64_t groups[WEIR__DIGEST_GROUPS], levels[WEIR__DIGEST_GROUPS];
+  static uint64_t peaks[WEIR__DIGEST_GROUPS];
   weir__digest d = digest_of(paths[0]), read;
-  for (uint64_t i = 0; i < WEIR__DIGEST_GROUPS; i++) {
-    groups[i] = i;
-    levels[i] = 1000000000000 + i;
-  }
+  for (uint64_t i = 0; i < WEIR__DIGEST_GROUPS; i++)
+    peaks[i] = 1000000000000000 + i;
   for (uint64_t i = 0; i < COUNT; i++) {
     memset(texts[i], 'x', WEIR__DIGEST_TEXT);
     names[i] = (weir__digest_name){i + 1, texts[i]};
     stacks[i] = (weir__digest_holder){.name = i + 1, .peak = i + 1, .at_peak = i + 1, .end = 1};
-    stacks[i].group = (weir__digest_list){groups, d.steps.level.count};
-    stacks[i].level = (weir__digest_list){levels, d.steps.level.count};
+    stacks[i].peaks = (weir__digest_list){peaks, d.steps.level.count};
   }
   d.stacks = (weir__digest_list){stacks, COUNT};
   d.names = (weir__digest_list){names, COUNT};

@@ -16,20 +16,27 @@ weir__digest_counter *weir__digest_counter_at(weir__digest_counters *counters, s
     counters->count = number + 1;
   }
   weir__digest_counter *c = &counters->items[number];
-  if (counters->has_levels && !c->levels)
-    c->levels = calloc(WEIR__DIGEST_GROUPS, sizeof *c->levels);
-  return counters->has_levels && !c->levels ? NULL : c;
+  if (counters->has_peaks && !c->peaks)
+    c->peaks = calloc(WEIR__DIGEST_GROUPS, sizeof *c->peaks);
+  return counters->has_peaks && !c->peaks ? NULL : c;
 }
 
-void weir__digest_counters_halve(weir__digest_counters *counters, uint32_t count) {
+void weir__digest_counters_begin(weir__digest_counters *counters) {
+  for (size_t i = 0; i < counters->count; i++)
+    if (counters->items[i].peaks)
+      counters->items[i].peaks[0] = counters->items[i].now;
+}
+
+void weir__digest_counters_halve(weir__digest_counters *counters) {
+  const uint32_t count = WEIR__DIGEST_GROUPS;
   for (size_t i = 0; i < counters->count; i++) {
     weir__digest_counter *c = &counters->items[i];
-    if (!c->levels)
+    if (!c->peaks)
       continue;
-    weir__digest_counter_touch(c, c->epoch, count);
-    for (uint32_t k = 0; 2 * k < count; k++)
-      c->levels[k] = c->levels[2 * k + 1 < count ? 2 * k + 1 : 2 * k];
-    c->filled = count / 2;
+    weir__digest_counter_touch(c, c->epoch, count - 1);
+    for (uint32_t k = 0; k < count / 2; k++)
+      c->peaks[k] = c->peaks[2 * k] > c->peaks[2 * k + 1] ? c->peaks[2 * k] : c->peaks[2 * k + 1];
+    c->group = count / 2 - 1;
   }
 }
 
@@ -45,30 +52,18 @@ static void join(weir__digest_counter *c, const weir__digest_counter *other, uin
   c->at_peak += other->at_peak;
   c->allocations += other->allocations;
   c->total += other->total;
-  for (uint32_t k = 0; c->levels && other->levels && k < groups; k++)
-    c->levels[k] += other->levels[k];
+  for (uint32_t k = 0; c->peaks && other->peaks && k < groups; k++)
+    c->peaks[k] += other->peaks[k];
 }
 
-static bool list_levels(const weir__digest_counter *c, uint32_t groups, weir__chunks *memory,
-                        weir__digest_holder *holder) {
+static bool list_peaks(const weir__digest_counter *c, uint32_t groups, weir__chunks *memory, weir__digest_list *list) {
   weir__budget budget = {.limit = UINT64_MAX};
-  size_t count = 0;
-  for (uint32_t k = 0; k < groups; k++)
-    count += c->levels[k] != (k ? c->levels[k - 1] : 0);
-  if (!count)
+  if (!groups)
     return true;
-  uint64_t *both = weir__chunks_take(memory, &budget, 2 * count * sizeof *both, 8);
-  if (!both)
-    return false;
-  holder->group = (weir__digest_list){both, count};
-  holder->level = (weir__digest_list){both + count, count};
-  size_t at = 0;
-  for (uint32_t k = 0; k < groups; k++)
-    if (c->levels[k] != (k ? c->levels[k - 1] : 0)) {
-      both[at] = k;
-      both[count + at++] = c->levels[k];
-    }
-  return true;
+  *list = (weir__digest_list){weir__chunks_take(memory, &budget, groups * sizeof *c->peaks, 8), groups};
+  if (list->items)
+    memcpy(list->items, c->peaks, groups * sizeof *c->peaks);
+  return list->items != NULL;
 }
 
 weir_status weir__digest_counters_list(weir__digest_counters *counters, uint32_t epoch, uint32_t groups,
@@ -82,7 +77,7 @@ weir_status weir__digest_counters_list(weir__digest_counters *counters, uint32_t
     weir__digest_counter *c = &counters->items[i];
     if (!c->peak || !c->name)
       continue;
-    weir__digest_counter_touch(c, epoch, groups);
+    weir__digest_counter_touch(c, epoch, groups ? groups - 1 : 0);
     order[used++] = c;
   }
   qsort(order, used, sizeof(*order), by_name);
@@ -101,7 +96,7 @@ weir_status weir__digest_counters_list(weir__digest_counters *counters, uint32_t
                                      .peak = c->peak,
                                      .at_peak = c->at_peak,
                                      .end = c->now};
-    ok = !c->levels || list_levels(c, groups, memory, &items[i]);
+    ok = !c->peaks || list_peaks(c, groups, memory, &items[i].peaks);
   }
   free(order);
   *list = (weir__digest_list){items, ok ? count : 0};
@@ -110,7 +105,7 @@ weir_status weir__digest_counters_list(weir__digest_counters *counters, uint32_t
 
 void weir__digest_counters_clear(weir__digest_counters *counters) {
   for (size_t i = 0; i < counters->count; i++)
-    free(counters->items[i].levels);
+    free(counters->items[i].peaks);
   free(counters->items);
-  *counters = (weir__digest_counters){.has_levels = counters->has_levels};
+  *counters = (weir__digest_counters){.has_peaks = counters->has_peaks};
 }

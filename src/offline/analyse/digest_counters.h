@@ -11,19 +11,19 @@
 
 /* Nothing is copied when a new peak of all is reached: `epoch` is the number of the last peak before which the counter
  * changed. If that is not the latest, the counter is as it was at the peak, and notes it before it changes. Likewise
- * the levels at the ends of groups of steps, of which the first `filled` are noted. */
+ * for groups of steps, of which it has those up to `group`. */
 typedef struct weir__digest_counter {
   uint64_t name;
   uint64_t now, peak, at_peak, allocations, total;
-  uint32_t epoch, filled;
-  uint64_t *levels; /* WEIR__DIGEST_GROUPS; NULL if they are not wanted */
+  uint32_t epoch, group;
+  uint64_t *peaks; /* in each of WEIR__DIGEST_GROUPS; NULL if they are not wanted */
 } weir__digest_counter;
 
 /* By numbers of the caller's. */
 typedef struct weir__digest_counters {
   weir__digest_counter *items;
   size_t count, room;
-  bool has_levels;
+  bool has_peaks;
 } weir__digest_counters;
 
 /* The counter of a number; NULL if the host has no memory. It has no name at first. */
@@ -34,14 +34,16 @@ static inline void weir__digest_counter_touch(weir__digest_counter *c, uint32_t 
     c->at_peak = c->now;
     c->epoch = epoch;
   }
-  for (; c->filled < group && c->levels; c->filled++)
-    c->levels[c->filled] = c->now;
+  while (c->group < group && c->peaks)
+    c->peaks[++c->group] = c->now;
 }
 
 static inline void weir__digest_counter_add(weir__digest_counter *c, uint64_t bytes, uint32_t epoch, uint32_t group) {
   weir__digest_counter_touch(c, epoch, group);
   c->now += bytes;
   c->peak = c->now > c->peak ? c->now : c->peak;
+  if (c->peaks && c->now > c->peaks[c->group])
+    c->peaks[c->group] = c->now;
 }
 
 static inline void weir__digest_counter_subtract(weir__digest_counter *c, uint64_t bytes, uint32_t epoch,
@@ -50,8 +52,11 @@ static inline void weir__digest_counter_subtract(weir__digest_counter *c, uint64
   c->now -= bytes;
 }
 
-/* Joins pairs of groups; `count` is their number before. */
-void weir__digest_counters_halve(weir__digest_counters *counters, uint32_t count);
+/* The first group begins: what was before belongs to none. */
+void weir__digest_counters_begin(weir__digest_counters *counters);
+
+/* Joins pairs of groups; all of WEIR__DIGEST_GROUPS are complete. */
+void weir__digest_counters_halve(weir__digest_counters *counters);
 
 /* Makes a list of holders, by name, of the counters that were used; those of one name are one. `groups` is the number
  * of groups at the end. */

@@ -366,8 +366,8 @@ static void halve_groups(maker *m) {
                                   .sequence = b.sequence,
                                   .shape = b.shape};
   }
-  weir__digest_counters_halve(&m->stacks, count);
-  weir__digest_counters_halve(&m->sizes, count);
+  weir__digest_counters_halve(&m->stacks);
+  weir__digest_counters_halve(&m->sizes);
   m->shift++;
 }
 
@@ -381,6 +381,10 @@ static void begin_step(maker *m, const weir__recording_entry *e) {
   uint32_t group = (uint32_t)(step >> m->shift);
   if (m->has_group && group == m->group)
     return;
+  if (!m->has_group) {
+    weir__digest_counters_begin(&m->stacks);
+    weir__digest_counters_begin(&m->sizes);
+  }
   m->group = group;
   m->has_group = true;
   m->groups[group] = (struct group){.entry = m->entry,
@@ -597,9 +601,9 @@ static weir_status list_stacks(maker *m, uint32_t groups) {
     weir__digest_counter *c = weir__digest_counter_at(&m->stacks, first++);
     if (!c)
       return no_memory();
-    free(c->levels);
+    free(c->peaks);
     *c = m->sizes.items[i];
-    m->sizes.items[i].levels = NULL;
+    m->sizes.items[i].peaks = NULL;
   }
   return weir__digest_counters_list(&m->stacks, m->epoch, groups, &m->digest.memory_of, &m->digest.stacks);
 }
@@ -935,7 +939,7 @@ static weir_status make_all(makers *all, const char *path, const weir__digest_op
     m->alike = all->alike;
     m->entries_in_all = entries;
     m->interval_entries = entries / WEIR__DIGEST_INTERVALS + 1;
-    m->stacks.has_levels = m->sizes.has_levels = true;
+    m->stacks.has_peaks = m->sizes.has_peaks = true;
   }
   status = weir__recording_stream_is_whole(all->source) ? read_whole(all) : read_all(all);
   for (size_t i = 0; i < r->device_count && !status; i++) {

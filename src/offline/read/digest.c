@@ -113,9 +113,7 @@ static const weir__digest_field size_fields[] = {
       NATURAL(end, HOLDER(end), "bytes in use at the end")
 
 static const weir__digest_field stack_fields[] = {
-    HOLDER_FIELDS,
-    NATURALS(group, HOLDER(group), "groups of steps at whose end it holds other bytes than at that of the one before"),
-    NATURALS(level, HOLDER(level), "these bytes"), END};
+    HOLDER_FIELDS, NATURALS(peaks, HOLDER(peaks), "the most bytes in use in each group of steps"), END};
 static const weir__digest_field holder_fields[] = {HOLDER_FIELDS, END};
 
 static const weir__digest_field name_fields[] = {

@@ -31,9 +31,7 @@ typedef struct weir__digest_holder {
   uint64_t name;
   uint64_t allocations, total; /* requests, and the sum of their bytes */
   uint64_t peak, at_peak, end; /* its own peak; at the peak of all; at the end */
-  /* Its bytes at the end of a group of steps, where they differ from those at the end of the one before: the number of
-   * the group, and the bytes. Stacks only. */
-  weir__digest_list group, level;
+  weir__digest_list peaks;     /* its peak in each group of steps; stacks only */
 } weir__digest_holder;
 
 typedef struct weir__digest_size {

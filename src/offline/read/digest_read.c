@@ -340,12 +340,8 @@ static weir_status check_lengths(const parser *p) {
     return bad(p, "groups of %llu steps, expected a power of two", (unsigned long long)d->steps.width);
   for (size_t i = 0; i < d->stacks.count; i++) {
     const weir__digest_holder *h = (const weir__digest_holder *)d->stacks.items + i;
-    if (h->group.count != h->level.count)
-      return bad(p, "a stack whose lists are not of one length");
-    for (size_t k = 0; k < h->group.count; k++)
-      if (weir__digest_number(&h->group, k) >= d->steps.entry.count ||
-          (k && weir__digest_number(&h->group, k) <= weir__digest_number(&h->group, k - 1)))
-        return bad(p, "a stack whose groups of steps are not in order");
+    if (h->peaks.count != d->steps.entry.count)
+      return bad(p, "a stack whose list is not as long as those of steps");
   }
   return WEIR_OK;
 }

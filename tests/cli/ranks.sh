@@ -1,0 +1,103 @@
+#!/bin/sh
+# ranks.sh PROGRAM VERSION: `weir ranks` on synthetic jobs. MAKE_RANK is a program that writes their recordings.
+set -u
+tested=ranks
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
+data=$(dirname "$0")/../data
+checks=$(dirname "$0")/../support/check_ranks.py
+
+wrong 'DIGEST is missing'
+wrong '--distance takes a number from 1 to 99' --distance 0 x
+run 1 "$work/missing"
+has err 'missing'
+run 1 "$data/small_snapshot.pickle"
+has err 'not a digest'
+
+# make RANKS ENTRIES SEED FOLDER: the digests of a job, and what was planted in FOLDER.truth.
+make() {
+  mkdir "$4"
+  "$MAKE_RANK" "$1" "$2" "$3" truth >"$4.truth"
+  seq 0 $(($1 - 1)) | RANKS=$1 ENTRIES=$2 SEED=$3 TO=$4 WEIR=$weir xargs -P 2 -I{} sh -c \
+    '"$MAKE_RANK" $RANKS $ENTRIES $SEED {} | "$WEIR" digest -o "$TO/{}.json" -' || fail 'no digests'
+}
+
+# Everything that was planted is named, and nothing else, whatever the seed.
+sizes='64:9000:1 64:20000:2 96:15000:3'
+[ "${WEIR_TEST_LONG:-0}" = 1 ] && sizes="$sizes 512:20000:4 1000:40000:5 1000:40000:6 2000:10000:7"
+for size in $sizes; do
+  entries=${size#*:}
+  make "${size%%:*}" "${entries%:*}" "${size##*:}" "$work/job"
+  run 3 --json "$work/job"
+  empty err
+  is_json
+  if command -v python3 >/dev/null; then
+    python3 "$checks" "$work/job.truth" "$work/out" >"$work/checked" 2>&1 || fail "$size: $(cat "$work/checked")"
+  fi
+  # The same of their union, in one file.
+  cp "$work/out" "$work/of_folder"
+  "$weir" merge -o "$work/job.json" "$work/job"
+  run 3 --json "$work/job.json" "$work/job"
+  cmp -s "$work/out" "$work/of_folder" || fail 'another answer for the union, and twice the same'
+  [ "$size" = 64:20000:2 ] && mv "$work/job" "$work/kept" && mv "$work/job.truth" "$work/kept.truth"
+  rm -rf "$work/job" "$work/job.truth"
+done
+
+# In words.
+job=$work/kept
+run 3 --list 100 "$job"
+has out '^64 digests$'
+has out 'pipeline stage 0 of 4, expert shard 0 of 2: ranks 0-12/2'
+has out 'differs in expert_weight (train.py:104)$'
+while read -r rank kind stack _; do
+  case $kind in
+  divergence) has out "^    rank $rank from rank [0-9]* in step [0-9]* to [0-9]*, entry [0-9]* to [0-9]*$" ;;
+  leak) has out " by $stack (train.py:[0-9]*), usual are 0 bytes, growing since step [0-9]* to [0-9]*$" ;;
+  outlier) has out "^    rank $rank (pipeline stage" ;;
+  esac
+done <"$job.truth"
+has out 'all ranks fit into [0-9.]* GiB as recorded (rank [0-9]* needs most)'
+hasnt out 'ran out'
+hasnt out 'missing'
+
+# Digests without texts have the same answer, with hashes.
+"$weir" merge --redact -o "$work/redacted.json" "$job"
+run 3 "$work/redacted.json"
+has out 'usual are 0 bytes, growing since step'
+hasnt out 'train.py'
+
+# A rank that is not there, and one that ran out of memory.
+rm "$job/7.json"
+"$MAKE_RANK" 64 20000 2 9 out | "$weir" digest -o "$job/9.json" -
+run 3 --ranks 66 "$job"
+has out '^  missing     3 ranks: 7 64-65$'
+has out '^  ran out     rank 9 first, at step 91: a request of 8.00 GiB by workspace (train.py:116)$'
+has out '^              ranks 0-6,8,10-63 went on for up to 0.0[0-9]* s$'
+run 3 --json "$job"
+has out '"missing": \[7\]'
+has out '"out_of_memory": \[{"rank": 9, '
+
+# One that is damaged is named, and the others are compared.
+echo '{"weir_digest":1}' >"$job/broken.json"
+run 1 "$job"
+has err 'broken.json: line 1'
+has out '^63 digests$'
+
+# Ranks that are all different have no classes, and a single one nothing to be compared with.
+run 0 "$job/0.json"
+has out 'none: no rank is like enough others'
+"$weir" digest "$data/histories/pools.pickle.zst" "$data/histories/emptied.pickle.zst" >"$work/other.json" 2>/dev/null &&
+  { run 0 "$work/other.json" && has out 'none: no rank is like enough others'; }
+
+# A tenth of the goal: a thousand ranks of 100,000 entries in a minute on two cores.
+if [ "${WEIR_TEST_LONG:-0}" = 1 ]; then
+  begin=$(date +%s)
+  make 1000 100000 11 "$work/large"
+  "$weir" merge -o "$work/large.json" "$work/large"
+  run 3 --json "$work/large.json"
+  python3 "$checks" "$work/large.truth" "$work/out" || fail 'the large job'
+  seconds=$(($(date +%s) - begin))
+  echo "1,000 ranks of 100,000 entries: $seconds s"
+  [ $seconds -le 60 ] || fail "$seconds s for a thousand ranks, at most 60"
+fi
+exit $failed
