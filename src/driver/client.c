@@ -37,6 +37,15 @@ void weir__client_remove(weir__client *client) {
   weir__mutex_unlock(&list_lock);
 }
 
+bool weir__clients_own(const void *but, uint64_t address) {
+  weir__mutex_lock(&list_lock);
+  const weir__client *client = clients;
+  while (client && (client->object == but || !client->owns(client, address)))
+    client = client->next;
+  weir__mutex_unlock(&list_lock);
+  return client != NULL;
+}
+
 typedef struct list {
   char *text;
   size_t size, length, count;

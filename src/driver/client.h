@@ -22,6 +22,9 @@ struct weir__client {
    * weir__bad_fork. The locks inside the object are in the state that they had at the fork. */
   void (*invalidate)(weir__client *client);
 
+  /* Whether an address lies in its memory. Called with the list locked, as describe. */
+  bool (*owns)(const weir__client *client, uint64_t address);
+
   /* For the client of a driver that ends with the runtime, of which there is at most one; NULL for those that the
    * program destroys. is_idle: the program uses nothing of it. end: destroys it. Both, and its describe, are called
    * without the list's lock. */
@@ -40,6 +43,9 @@ void weir__client_remove(weir__client *client);
  * that end with the runtime in any case, but not idle ones. The text lists the first few: "0x1230 (device memory, back
  * end native)". */
 size_t weir__clients_in_use(const weir_driver *driver, bool closes_driver, char *text, size_t size);
+
+/* Whether a client other than that of the object `but` owns an address. */
+bool weir__clients_own(const void *but, uint64_t address);
 
 /* Ends the clients of a driver that end with the runtime. */
 void weir__clients_end(const weir_driver *driver);

@@ -2,25 +2,8 @@
  * The spin kernel: keeps a stream busy for a number of cycles of the device clock.
  */
 #include "base/thread.h"
+#include "driver/kernels.h"
 #include "runtime/runtime.h"
-
-/* PTX that the driver compiles for its device, so it targets an old architecture. */
-static const char spin_ptx[] = ".version 6.0\n"
-                               ".target sm_50\n"
-                               ".address_size 64\n"
-                               ".visible .entry weir_spin(.param .u64 cycles)\n"
-                               "{\n"
-                               "  .reg .pred %more;\n"
-                               "  .reg .u64 %wanted, %start, %now;\n"
-                               "  ld.param.u64 %wanted, [cycles];\n"
-                               "  mov.u64 %start, %clock64;\n"
-                               "again:\n"
-                               "  mov.u64 %now, %clock64;\n"
-                               "  sub.u64 %now, %now, %start;\n"
-                               "  setp.lt.u64 %more, %now, %wanted;\n"
-                               "  @%more bra again;\n"
-                               "  ret;\n"
-                               "}\n";
 
 /* The first spin may be in a capture, during which a module can be loaded, but unloaded only in relaxed mode. */
 static void unload(weir_driver *driver, weir_cu_module module) {
@@ -35,7 +18,7 @@ static weir_status load(const char *caller, weir__device *device) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_module module;
   weir_cu_function function;
-  weir_status status = WEIR__CALL_FOR(caller, driver, ModuleLoadData(driver, &module, spin_ptx));
+  weir_status status = WEIR__CALL_FOR(caller, driver, ModuleLoadData(driver, &module, weir__kernels_ptx));
   if (status)
     return status;
   status = WEIR__CALL_FOR(caller, driver, ModuleGetFunction(driver, &function, module, "weir_spin"));

@@ -1,6 +1,7 @@
 /*
  * Modules and kernels. PTX is not run: a module is searched for the names of its entries, and an entry is the kernel
- * that is known under its name. "weir_spin" is known from the start. The kernels of a weir_soft_image are functions.
+ * that is known under its name. "weir_spin" is known from the start, and the software device adds "weir_guard". The
+ * kernels of a weir_soft_image are functions.
  */
 #include "driver/model/model.h"
 

@@ -334,6 +334,8 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
   stream->running = work;
   model_device *device = stream->s.device;
   if (!device->error) {
+    if (work->w.kind == MODEL_WORK_KERNEL && work->w.as.kernel.kernel->function == weir__soft_guard)
+      weir__soft_guard_look(soft, stream, &work->w);
     weir__mutex_unlock(&soft->lock);
     weir_cu_result r = execute(soft, work);
     weir__mutex_lock(&soft->lock);
@@ -525,6 +527,8 @@ static bool work_uses(const model_work *work, uint64_t base, uint64_t bytes) {
     return overlaps(work->as.fill.to, work->as.fill.count * work->as.fill.width, base, bytes);
   const model_kernel *kernel = work->kind == MODEL_WORK_KERNEL ? work->as.kernel.kernel : NULL;
   size_t at = 0;
+  if (kernel && kernel->function == weir__soft_guard)
+    return false; /* it only checks */
   for (int i = 0; kernel && kernel->function && i < kernel->param_count; i++) {
     uint64_t value;
     if (kernel->param_bytes[i] == sizeof value) {
@@ -537,16 +541,23 @@ static bool work_uses(const model_work *work, uint64_t base, uint64_t bytes) {
   return false;
 }
 
-bool weir__soft_is_in_use(const struct soft *soft, uint64_t base, uint64_t bytes) {
+const struct soft_stream *weir__soft_user_of(const struct soft *soft, const struct soft_stream *but, uint64_t base,
+                                             uint64_t bytes) {
   for (int i = 0; i < soft->m.device_count; i++)
     for (const struct soft_stream *s = soft->devices[i].streams; s; s = s->next) {
+      if (s == but)
+        continue;
       if (s->running && work_uses(&s->running->w, base, bytes))
-        return true;
+        return s;
       for (const struct soft_work *work = s->first; work; work = work->next)
         if (work_uses(&work->w, base, bytes))
-          return true;
+          return s;
     }
-  return false;
+  return NULL;
+}
+
+bool weir__soft_is_in_use(const struct soft *soft, uint64_t base, uint64_t bytes) {
+  return weir__soft_user_of(soft, NULL, base, bytes) != NULL;
 }
 
 /* ---- Graphs ---- */

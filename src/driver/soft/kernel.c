@@ -1,10 +1,11 @@
 /*
- * Kernels, which are C functions.
+ * Kernels, which are C functions: those of the program, and those of the core.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/thread.h"
+#include "driver/kernels.h"
 #include "driver/soft/soft.h"
 
 /* The limit of a GPU. */
@@ -61,4 +62,63 @@ weir_status weir_soft_register_kernel(weir_driver *driver, const char *name, wei
     return WEIR_OK; /* cppcheck-suppress memleak ; the list owns it */
   free(kernel);
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a kernel named %s exists already", __func__, name);
+}
+
+/* ---- The kernels of the core ---- */
+
+static void read_guard_params(void *const *params, weir__guard_params *to) {
+  uint64_t *values = (uint64_t *)to;
+  for (int i = 0; i < WEIR__GUARD_PARAMS; i++)
+    memcpy(&values[i], params[i], sizeof *values);
+}
+
+weir_cu_result weir__soft_guard(const weir_soft_launch *launch) {
+  weir__guard_params p;
+  uint64_t first = UINT64_MAX, last = 0, count = 0;
+  read_guard_params(launch->params, &p);
+  unsigned char *bytes = (unsigned char *)p.base;
+  uint64_t *words = (uint64_t *)p.base;
+  for (uint64_t i = p.start; i < p.end;) {
+    bool is_fill = i < p.middle;
+    bool is_word = i % 8 == 0 && i + 8 <= (is_fill ? p.middle : p.end);
+    unsigned char want = (unsigned char)(p.pattern >> (i % 8 * 8));
+    if (is_word && (is_fill || words[i / 8] == p.pattern)) {
+      if (is_fill)
+        words[i / 8] = p.pattern;
+      i += 8;
+      continue;
+    }
+    if (!is_fill && bytes[i] != want) {
+      first = count++ ? first : i;
+      last = i;
+    }
+    bytes[i++] = want;
+  }
+  weir__guard_slot *slot = (weir__guard_slot *)p.slot;
+  if (!count && !slot->open)
+    return WEIR_CU_SUCCESS;
+  slot->first = first;
+  slot->last = last;
+  slot->count = count;
+  atomic_store(&slot->number, p.number);
+  atomic_store((atomic_uint *)p.flag, 1);
+  return WEIR_CU_SUCCESS;
+}
+
+void weir__soft_guard_look(const struct soft *soft, const struct soft_stream *stream, const model_work *work) {
+  weir__guard_params p;
+  void *params[WEIR__GUARD_PARAMS];
+  for (int i = 0; i < WEIR__GUARD_PARAMS; i++)
+    params[i] = work->as.kernel.params + (size_t)i * 16; /* as run_kernel of engine.c passes them */
+  read_guard_params(params, &p);
+  const struct soft_stream *user = p.start ? NULL : weir__soft_user_of(soft, stream, p.base, p.end);
+  if (user)
+    ((weir__guard_slot *)p.slot)->open =
+        user->s.is_legacy ? 1 : (uint64_t)weir__handle_of(&soft->m.streams, user); /* CU_STREAM_LEGACY is 1 */
+}
+
+weir_status weir__soft_add_kernels(struct soft *soft) {
+  static const size_t sizes[WEIR__GUARD_PARAMS] = {8, 8, 8, 8, 8, 8, 8, 8};
+  _Static_assert(sizeof(weir__guard_params) == sizeof sizes, "parameters of 64 bits");
+  return weir_soft_register_kernel(&soft->m.table, "weir_guard", weir__soft_guard, WEIR__GUARD_PARAMS, sizes);
 }

@@ -223,6 +223,11 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
   weir__cond_init(&soft->changed);
   weir__cond_init(&soft->stop);
 
+  status = weir__soft_add_kernels(soft);
+  if (status) {
+    destroy(&soft->m.table);
+    return status;
+  }
   *driver = &soft->m.table;
   return WEIR_OK;
 }
