@@ -38,6 +38,7 @@
 #include "weir/driver.h"
 #include "weir/event.h"
 #include "weir/graph.h"
+#include "weir/guard.h"
 #include "weir/history.h"
 #include "weir/host.h"
 #include "weir/ipc.h"

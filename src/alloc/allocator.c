@@ -10,6 +10,7 @@
 #include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
 #include "alloc/cache/growth.h"
+#include "alloc/cache/guard_port.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uncached.h"
@@ -91,6 +92,12 @@ static void describe(const weir__client *client, char *text, size_t size) {
   const weir_allocator *allocator = client->object;
   snprintf(text, size, "device memory, back end %.64s, %d device%s", weir__backend_name(allocator),
            allocator->heap_count, allocator->heap_count == 1 ? "" : "s");
+}
+
+static bool owns(const weir__client *client, uint64_t address) {
+  int is_owner = 0;
+  weir_allocator_owns((weir_allocator *)client->object, (const void *)address, &is_owner);
+  return is_owner != 0;
 }
 
 /* In the child of a fork. The fast path needs no extra check: without heaps every allocation takes the slow path, and
@@ -175,7 +182,8 @@ weir_status weir__allocator_new(const char *caller, weir_driver *driver, const w
   for (int i = 0; i < count; i++)
     if (settings->memory_fraction < 1)
       weir_allocator_set_fraction(a, i, settings->memory_fraction);
-  a->client = (weir__client){.driver = driver, .object = a, .describe = describe, .invalidate = invalidate};
+  a->client =
+      (weir__client){.driver = driver, .object = a, .describe = describe, .invalidate = invalidate, .owns = owns};
   weir__client_add(&a->client);
   *allocator = a;
   return WEIR_OK;
@@ -202,6 +210,8 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   void (*forget_graphs)(weir_allocator *) = atomic_load(&allocator->forget_graphs);
   if (forget_graphs)
     forget_graphs(allocator);
+  if (allocator->guard)
+    allocator->guard->calls->end(allocator);
   weir__uncached_clear(allocator);
   weir__ipc_clear(allocator);
   weir__received_clear(allocator);

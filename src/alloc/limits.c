@@ -24,9 +24,11 @@ static void note_ageing(weir__heap *heap) {
   weir__slow_reason_set(heap, WEIR__SLOW_AGING, is_on);
 }
 
-/* The back end is fixed at creation. */
+/* The back end and the guard are fixed at creation. */
 static weir_status check_backend(const weir_allocator *allocator, const weir__settings *old,
                                  const weir__settings *changed) {
+  if (changed->guard != old->guard)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "guard: the mode is fixed at creation; set WEIR_GUARD before");
   if (changed->backend == old->backend)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "backend:%s cannot be set: the back end is fixed at creation (now %s)",

@@ -28,11 +28,11 @@ static weir__heap *heap_of(weir_allocator *allocator) { return &allocator->heaps
 /* ---- Sizes ---- */
 
 uint64_t weir__port_round(const weir__settings *settings, uint64_t bytes) {
-  return bytes < WEIR__MAX_BYTES ? weir__round_bytes(settings, bytes) : bytes;
+  return bytes < WEIR__MAX_BYTES ? weir__served_bytes(settings, bytes) : bytes;
 }
 
 uint64_t weir__port_segment_bytes(const weir__settings *settings, uint64_t bytes) {
-  return bytes < WEIR__MAX_BYTES ? weir__segment_bytes(settings, weir__round_bytes(settings, bytes)) : bytes;
+  return bytes < WEIR__MAX_BYTES ? weir__segment_bytes(settings, weir__served_bytes(settings, bytes)) : bytes;
 }
 
 /* ---- Settings ---- */
@@ -84,7 +84,7 @@ weir_status weir__port_alloc(weir_allocator *allocator, weir__private_pool *pool
 bool weir__port_is_cached(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes, weir_cu_stream stream) {
   weir__heap *heap = heap_of(allocator);
   const weir__settings *settings = weir__settings_of(heap);
-  uint64_t size = weir__round_bytes(settings, bytes);
+  uint64_t size = weir__served_bytes(settings, bytes);
   weir__arena *arena = weir__arena_get(weir__pool_for(heap, pool, size), stream);
   if (!arena)
     return false;
@@ -100,7 +100,7 @@ weir_status weir__port_alloc_uncached(weir_allocator *allocator, weir__private_p
                                       weir_cu_stream stream, uint64_t *address) {
   weir__heap *heap = heap_of(allocator);
   const weir__settings *settings = weir__settings_of(heap);
-  uint64_t size = weir__round_bytes(settings, bytes);
+  uint64_t size = weir__served_bytes(settings, bytes);
   weir__arena *arena = weir__arena_get(weir__pool_for(heap, pool, size), stream);
   if (!bytes)
     return no_bytes();
@@ -121,7 +121,7 @@ weir__block *weir__port_take(weir_allocator *allocator, weir__private_pool *pool
                              weir_cu_stream stream) {
   weir__heap *heap = heap_of(allocator);
   const weir__settings *settings = weir__settings_of(heap);
-  uint64_t size = weir__round_bytes(settings, bytes);
+  uint64_t size = weir__served_bytes(settings, bytes);
   weir__arena *arena = weir__arena_get(weir__pool_for(heap, pool, size), stream);
   weir__block *block = NULL;
   weir_cu_context previous;
@@ -141,7 +141,7 @@ weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, u
   const weir__settings *settings = weir__settings_of(heap);
   weir__arena *arena = weir__block_arena(heap, block);
   weir__arena_lock(arena);
-  block = weir__arena_hand_out(arena, settings, block, weir__round_bytes(settings, bytes), bytes, false);
+  block = weir__arena_hand_out(arena, settings, block, weir__served_bytes(settings, bytes), bytes, false);
   weir__arena_unlock(arena);
   if (!block)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a block");

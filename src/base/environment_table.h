@@ -60,6 +60,26 @@ WEIR__VARIABLE(RANK,
                TEXT, 0, 0, "a number", "no rank",
                "the rank in the name of the recording; launchers set it, and the first that is set counts")
 
+WEIR__GROUP("Guard mode")
+WEIR__VARIABLE(
+    GUARD, ("WEIR_GUARD"), CHOICE, 0, 0, "0, 1, off or light", "0",
+    "light (or 1) finds misuse of memory: writes past the end of blocks and to freed blocks, and wrong frees. It "
+    "switches recording on")
+WEIR__VARIABLE(GUARD_ACTION, ("WEIR_GUARD_ACTION"), CHOICE, 0, 0, "log, error or abort", "log",
+               "what a finding does beside being logged: fail the call that learns of it (error), or end the process "
+               "(abort)")
+WEIR__VARIABLE(GUARD_SAMPLE, ("WEIR_GUARD_SAMPLE"), NUMBER, 1, 1e9, "a number from 1 to 1000000000", "1",
+               "one allocation in so many is guarded")
+WEIR__VARIABLE(GUARD_QUARANTINE, ("WEIR_GUARD_QUARANTINE"), BYTES, 0, 18446744073709551615.0, "a size such as 512MiB",
+               "1/32 of the device's memory, at most 1GiB",
+               "how many freed bytes wait before they are reused, on each device")
+WEIR__VARIABLE(GUARD_SECONDS, ("WEIR_GUARD_SECONDS"), NUMBER, 0, 1e6, "a number from 0 to 1000000", "10",
+               "for how many seconds freed memory waits at most")
+WEIR__VARIABLE(GUARD_FILL, ("WEIR_GUARD_FILL"), TEXT, 0, 0, "nan, or a byte from 0 to 255", "no fill",
+               "what new memory is filled with: NaN in every float type, or a byte")
+WEIR__VARIABLE(GUARD_REPORT, ("WEIR_GUARD_REPORT"), SECURE, 0, 0, "a file", "none",
+               "each finding is appended to this file, as one line of JSON")
+
 WEIR__GROUP("Software device")
 WEIR__VARIABLE(SOFT_DEVICES, ("WEIR_SOFT_DEVICES"), NUMBER, 1, 64, "a number from 1 to 64", "1",
                "how many software devices there are")

@@ -2,7 +2,9 @@
  * The public calls of weir/history.h on an allocator's recorder.
  */
 #include <stdlib.h>
+#include <string.h>
 
+#include "alloc/cache/guard_port.h"
 #include "alloc/cache/trace.h"
 #include "base/clock.h"
 #include "base/thread.h"
@@ -139,6 +141,21 @@ static weir_status check_pairs(const char *caller, const char *const *pairs, siz
   return WEIR_OK;
 }
 
+/* Whether a mark begins a step of the job, such as "ProfilerStep#7". */
+static bool is_step(const char *const *pairs, size_t pair_count) {
+  bool is_named = false, is_start = true;
+  for (size_t i = 0; i < pair_count; i++) {
+    is_named |= !strcmp(pairs[2 * i], "name") && strcasestr(pairs[2 * i + 1], "step");
+    is_start &= strcmp(pairs[2 * i], "stage") || !strcmp(pairs[2 * i + 1], "START");
+  }
+  return is_named && is_start;
+}
+
+static void check_at_step(weir_allocator *allocator, const char *const *pairs, size_t pair_count) {
+  if (allocator->guard && is_step(pairs, pair_count))
+    allocator->guard->calls->step(allocator);
+}
+
 weir_status weir_history_annotate(weir_allocator *allocator, int device, const char *const *pairs, size_t pair_count) {
   WEIR__CHECK_ALLOCATOR(allocator);
   if (!weir__heap_get(__func__, allocator, device))
@@ -149,6 +166,7 @@ weir_status weir_history_annotate(weir_allocator *allocator, int device, const c
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (history && !weir__recorder_annotate(history, device, pairs, pair_count))
     return no_memory(__func__);
+  check_at_step(allocator, pairs, pair_count);
   return WEIR_OK;
 }
 
@@ -172,6 +190,8 @@ weir_status weir_history_mark(weir_allocator *allocator, int device, const char 
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (history && weir__recorder_is_on(history))
     weir__recorder_mark(history, device, WEIR_TRACE_USER_DEFINED, 0, 0, weir__text_number(text));
+  if (text)
+    check_at_step(allocator, (const char *const[]){"name", text}, 1);
   return WEIR_OK;
 }
 

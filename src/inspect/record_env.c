@@ -18,6 +18,7 @@
 #include "base/system.h"
 #include "base/thread.h"
 #include "inspect/checkpoint.h"
+#include "inspect/guard.h"
 #include "record/ring_file.h"
 #include "weir/snapshot.h"
 
@@ -31,8 +32,9 @@ static uint64_t bytes_from_env(void) {
   return (uint64_t)mb << 20;
 }
 
-/* Reads WEIR_RECORD_STACKS: which entries have stacks; ",native" adds native frames to those of a language runtime. */
-static weir_history_context context_from_env(weir_history_stacks *stacks) {
+/* Reads WEIR_RECORD_STACKS: which entries have stacks; ",native" adds native frames to those of a language runtime.
+ * Findings of the guard name stacks, so it records all of them. */
+static weir_history_context context_from_env(bool is_guarded, weir_history_stacks *stacks) {
   static const char *const names[] = {[WEIR_CONTEXT_NONE] = "none",
                                       [WEIR_CONTEXT_STATE] = "state",
                                       [WEIR_CONTEXT_ALLOC] = "alloc",
@@ -40,7 +42,7 @@ static weir_history_context context_from_env(weir_history_stacks *stacks) {
   const char *text = weir__env_value(WEIR__ENV_RECORD_STACKS);
   *stacks = WEIR_STACKS_EITHER;
   if (!text)
-    return WEIR_CONTEXT_NONE;
+    return is_guarded ? WEIR_CONTEXT_ALL : WEIR_CONTEXT_NONE;
   const char *comma = strchr(text, ',');
   size_t length = comma ? (size_t)(comma - text) : strlen(text);
   for (size_t i = 0; i < WEIR_COUNT_OF(names) && (!comma || strcmp(comma, ",native") == 0); i++)
@@ -351,7 +353,7 @@ static void record_from_env(weir_allocator *allocator) {
   }
   weir_history_options options;
   weir_history_options_init(&options);
-  options.context = context_from_env(&options.stacks);
+  options.context = context_from_env(allocator->guard != NULL, &options.stacks);
   options.max_entries = weir__ring_file_capacity(file);
   join(allocator);
   weir_history_record(allocator, &options);
@@ -367,7 +369,13 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
   weir_status status = weir__allocator_new(__func__, driver, options, &made);
   if (status)
     return status;
+  status = weir__guard_begin(made, weir__guard_report);
+  if (status) {
+    weir_allocator_destroy(made);
+    return weir__fail(status, "%s: %s", __func__, weir_last_error());
+  }
   record_from_env(made);
+  weir__guard_record(made);
   *allocator = made;
   return WEIR_OK;
 }

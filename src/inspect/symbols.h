@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "inspect/snapshot_texts.h"
+#include "weir/history.h"
 
 /* A resolved frame. */
 typedef struct weir__symbol {
@@ -30,6 +31,10 @@ void weir__symbols_delete(weir__symbols *symbols);
  * Returns the number of symbols, which start at *first; unknown names are "??". Each address is looked up once. 0 if
  * the process is out of host memory. */
 size_t weir__symbols_of(weir__symbols *symbols, uintptr_t address, size_t *first);
+
+/* weir_stack_visit with symbols that the caller keeps for several stacks. */
+weir_status weir__symbols_visit(const char *caller, weir__symbols *symbols, uint32_t stack, weir_frame_fn visit,
+                                void *context);
 
 /* Valid until the next lookup. */
 const weir__symbol *weir__symbols_at(const weir__symbols *symbols, size_t number);

@@ -158,6 +158,9 @@ typedef struct weir__recorded_work {
  * start_ns, and stack and pool are the lower and upper half of duration_ns. */
 #define WEIR__STAGE_WORK "WORK"
 
+/* The same of what the guard has found (inspect/guard.c). */
+#define WEIR__STAGE_GUARD "GUARD"
+
 /* Adds work to every recorder that is on. */
 void weir__recorders_add_work(const weir__recorded_work *work);
 

@@ -9,7 +9,7 @@
   "expandable_segments_reserve_by_class, moving_pages, moving_pages_max_aliases, moving_pages_completed_only, "        \
   "moving_pages_across_streams, moving_pages_min_capability, release_lock_on_cudamalloc, "                             \
   "graph_capture_record_stream_reuse, "                                                                                \
-  "per_process_memory_fraction, throw_on_cudamalloc_oom, pinned_use_cuda_host_register, "                              \
+  "per_process_memory_fraction, throw_on_cudamalloc_oom, guard, pinned_use_cuda_host_register, "                       \
   "pinned_num_register_threads, pinned_register_min_mb, pinned_register_piece_mb, pinned_use_background_threads, "     \
   "pinned_reserve_segment_size_mb, "                                                                                   \
   "pinned_max_round_threshold_mb, pinned_max_cached_size_mb, pinned_free_catch_all"
@@ -64,6 +64,7 @@ TEST(defaults) {
   assert_false(settings.graph_capture_record_stream_reuse);
   assert_true(settings.memory_fraction == 1);
   assert_false(settings.throw_on_oom);
+  assert_int_equal(settings.guard, WEIR__GUARD_OFF);
   assert_false(settings.pinned_use_host_register);
   assert_int_equal(settings.pinned_num_register_threads, 1);
   assert_false(settings.pinned_use_background_threads);
@@ -637,7 +638,7 @@ TEST(other_keys_stay) {
       "expandable_segments_reserve_by_class:[a:1,b:2G],moving_pages_max_aliases:16,"
       "moving_pages_completed_only:True,moving_pages_across_streams:True,moving_pages_min_capability:75,release_lock_"
       "on_cudamalloc:True,"
-      "graph_capture_record_stream_reuse:True,per_process_memory_fraction:0.9,throw_on_cudamalloc_oom:True,"
+      "graph_capture_record_stream_reuse:True,per_process_memory_fraction:0.9,throw_on_cudamalloc_oom:True,guard:light,"
       "pinned_use_cuda_host_register:True,pinned_num_register_threads:8,pinned_use_background_threads:True,"
       "pinned_reserve_segment_size_mb:128,pinned_max_round_threshold_mb:16,pinned_max_cached_size_mb:32,"
       "pinned_free_catch_all:True";
@@ -665,7 +666,7 @@ TEST(other_keys_stay) {
     assert_false(weir__settings_equal(&now, &base));
     keys++;
   }
-  assert_int_equal(keys, 24); /* all but moving_pages, which another key turns off */
+  assert_int_equal(keys, 25); /* all but moving_pages, which another key turns off */
 
   weir__settings older;
   base.older = &older;
@@ -778,7 +779,7 @@ TEST(help_as_text) {
       fail_msg("too long: %s", line);
     keys += line[0] != ' ';
   }
-  assert_int_equal(keys, 27);
+  assert_int_equal(keys, 28);
   free(text);
 }
 

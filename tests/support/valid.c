@@ -122,8 +122,8 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   bool waits = b->state == WEIR__WAITING;
   const weir__use *uses = weir__block_uses(b);
   uint32_t events = waits ? weir__block_cold_of(b)->events : 0;
-  if (waits && !events && !uses && !(b->marks & WEIR__MARK_SENT) &&
-      !allocator->backend) /* stream-ordered memory waits for captures too */
+  if (waits && !events && !uses && !(b->marks & (WEIR__MARK_SENT | WEIR__MARK_GUARDED)) &&
+      !allocator->backend) /* stream-ordered and guarded memory waits for captures too */
     wrong(w, "block %llx waits for nothing", at);
   for (const weir__use *use = uses; use; use = use->next)
     if (use->stream == arena->stream)
@@ -349,9 +349,9 @@ static void check_events(walk *w) {
       if (block->state != WEIR__WAITING || !weir__block_cold_of(block)->events)
         wrong(w, "block %llx has an event but does not wait", (unsigned long long)block->address);
     }
-  if (pending + heap->sent.limbo != w->events)
-    wrong(w, "%zu events are queued and %zu blocks are in limbo, but blocks wait for %zu", pending, heap->sent.limbo,
-          w->events);
+  if (pending + heap->sent.limbo + heap->quarantined != w->events)
+    wrong(w, "%zu events are queued, %zu blocks are in limbo and %zu in quarantine, but blocks wait for %zu", pending,
+          heap->sent.limbo, heap->quarantined, w->events);
   if (heap->sent.limbo > heap->sent.blocks.count || heap->sent.blocks.count > heap->sent.references)
     wrong(w, "%zu references to %zu blocks, of which %zu are in limbo", heap->sent.references, heap->sent.blocks.count,
           heap->sent.limbo);

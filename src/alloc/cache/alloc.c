@@ -9,6 +9,7 @@
 #include "alloc/cache/arena.h"
 #include "alloc/cache/backend_port.h"
 #include "alloc/cache/growth.h"
+#include "alloc/cache/guard_port.h"
 #include "alloc/cache/miss.h"
 #include "alloc/cache/move.h"
 #include "alloc/cache/pointer.h"
@@ -353,7 +354,7 @@ static weir_status alloc_from(const char *caller, weir__heap *heap, weir__privat
     return heap->allocator->backend->calls->alloc(caller, heap, owner, bytes, stream, address);
   if (reasons & WEIR__SLOW_PENDING)
     weir__poll_heap(heap, stream);
-  uint64_t size = weir__round_bytes(settings, bytes);
+  uint64_t size = weir__served_bytes(settings, bytes);
   weir__pool *pool = weir__pool_for(heap, owner, size);
   weir__arena *arena = weir__arena_find(pool, stream);
   if (!arena) {
@@ -384,11 +385,15 @@ static weir_status alloc_from(const char *caller, weir__heap *heap, weir__privat
 weir_status weir__alloc(const char *caller, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                         weir_cu_stream stream, uint64_t *address) {
   unsigned reasons = weir__slow_reasons(heap);
-  if (!(reasons & WEIR__SLOW_TRACED))
-    return alloc_from(caller, heap, owner, bytes, stream, reasons, address);
+  const weir__guard_port *guard = reasons & WEIR__SLOW_GUARDED ? heap->allocator->guard : NULL;
+  weir_status status = guard ? guard->calls->poll(caller, heap->allocator) : WEIR_OK;
+  if (status || !(reasons & WEIR__SLOW_TRACED))
+    return status ? status : alloc_from(caller, heap, owner, bytes, stream, reasons, address);
   weir__op op;
   weir__op_begin(&op, heap->allocator, WEIR_CONTEXT_STATE);
-  weir_status status = alloc_from(caller, heap, owner, bytes, stream, reasons, address);
+  status = alloc_from(caller, heap, owner, bytes, stream, reasons, address);
+  if (!status && guard)
+    guard->calls->allocated(heap, *address);
   weir__op_end(&op);
   return status;
 }
@@ -457,7 +462,7 @@ static weir_status free_block(const char *caller, weir_allocator *allocator, uin
   }
   weir__heap *heap = arena->pool->heap;
   WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
-  bool later = block->marks & WEIR__MARKS_SHARED;
+  bool later = block->marks & (WEIR__MARKS_SHARED | WEIR__MARK_GUARDED);
   if ((block->marks & WEIR__MARK_GATHERED) && !later) {
     weir__arena_unlock(arena);
     return weir__free_gathered(heap, arena, address) ? WEIR_OK : weir__no_block_because(caller, allocator, address);
@@ -486,8 +491,12 @@ weir_status weir__free_address(weir_allocator *allocator, uint64_t address) {
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
   status = free_block(caller, allocator, address);
+  const weir__guard_port *guard = allocator->guard;
+  if (status && guard)
+    guard->calls->refused(caller, allocator, address);
   weir__op_end(&op);
-  return status;
+  weir_status found = guard ? guard->calls->poll(caller, allocator) : WEIR_OK;
+  return status ? status : found;
 }
 
 static __attribute__((noinline)) weir_status free_generic(weir_allocator *allocator, void *pointer) {

@@ -30,8 +30,10 @@ enum {
   WEIR__MARK_USES = 1 << 1,     /* other streams use it */
   WEIR__MARK_GATHERED = 1 << 2, /* its pages have moved there, and go back when it is freed (move.c) */
   WEIR__MARK_SENT = 1 << 3,     /* other processes may use it (sent.h) */
-  WEIR__MARKS_SHARED = WEIR__MARK_USES | WEIR__MARK_SENT,     /* it has to wait for others after its free */
-  WEIR__MARKS_SLOW = WEIR__MARKS_SHARED | WEIR__MARK_GATHERED /* its free needs more than the arena's lock */
+  WEIR__MARK_GUARDED = 1 << 4,  /* nothing may write behind what was requested (guard_port.h) */
+  WEIR__MARKS_SHARED = WEIR__MARK_USES | WEIR__MARK_SENT, /* it has to wait for others after its free */
+  WEIR__MARKS_SLOW =
+      WEIR__MARKS_SHARED | WEIR__MARK_GATHERED | WEIR__MARK_GUARDED /* its free needs more than the arena's lock */
 };
 
 /* A piece of a segment, guarded by the arena's lock. Two blocks fit in a cache line: links have 32 bits, fields of free

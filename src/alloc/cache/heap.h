@@ -61,6 +61,7 @@ typedef struct weir__arena weir__arena;
 typedef struct weir__segment weir__segment;
 typedef struct weir__private_pool weir__private_pool;
 typedef struct weir__backend_port weir__backend_port;
+typedef struct weir__guard_port weir__guard_port;
 
 /* What a pool obtains memory by (growth.h). */
 typedef enum weir__growth_kind {
@@ -250,6 +251,7 @@ struct weir__heap {
   atomic_int captures;        /* scopes that are captures, plus foreign_captures */
   int foreign_captures;       /* begun by weir_allocator_begin_capture; guarded by the lock */
   size_t pending;             /* events and deferred blocks; guarded by the lock */
+  size_t quarantined;         /* freed blocks that the guard keeps, each as one of the block's events; likewise */
 
   weir_allocator_stats stats; /* of segments and events; guarded by the lock. The rest is in the accounts */
   weir__accounts accounts;
@@ -274,7 +276,8 @@ typedef enum weir__slow_reason {
   WEIR__SLOW_BACKEND = 1 << 6,    /* another back end serves requests */
   WEIR__SLOW_STACKS = 1 << 7,     /* the history is recorded with stacks of allocations */
   WEIR__SLOW_CHECKPOINT = 1 << 8, /* a checkpoint of the recording has to be taken before more is recorded */
-  WEIR__SLOW_SCOPED = 1 << 9      /* threads have scopes */
+  WEIR__SLOW_SCOPED = 1 << 9,     /* threads have scopes */
+  WEIR__SLOW_GUARDED = 1 << 10    /* the settings have a guard */
 } weir__slow_reason;
 
 static inline unsigned weir__slow_reasons(const weir__heap *heap) {
@@ -312,6 +315,7 @@ struct weir_allocator {
   weir__mutex configure_lock;
   weir__page_map *page_map;    /* address -> arena */
   weir__backend_port *backend; /* NULL for the cache */
+  weir__guard_port *guard;     /* NULL if memory is not guarded; set before first use */
   char owner[32], *advice;     /* for out-of-memory texts; without an advice, the default */
   bool streams_may_end;        /* a stream handle that was kept may belong to a stream that was destroyed */
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
@@ -351,6 +355,12 @@ static inline uint64_t weir__round_bytes(const weir__settings *settings, uint64_
   _Static_assert(sizeof divisions == sizeof settings->roundup_divisions, "two words");
   memcpy(divisions, settings->roundup_divisions, sizeof divisions);
   return divisions[0] | divisions[1] ? weir__round_to_division(settings, bytes) : weir__round_up(bytes, WEIR__UNIT);
+}
+
+/* The size that a request is served with: under guard, at least a unit follows what was requested. The fast path, which
+ * guard turns off (WEIR__SLOW_GUARDED), only rounds. */
+static inline uint64_t weir__served_bytes(const weir__settings *settings, uint64_t bytes) {
+  return weir__round_bytes(settings, settings->guard != WEIR__GUARD_OFF ? bytes + WEIR__UNIT : bytes);
 }
 
 /* The pool that serves a rounded size: of a private pool, or of the default pool where `owner` is NULL. */

@@ -238,7 +238,7 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, uint6
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s does not support allocation at an address",
                       __func__, weir__backend_name(allocator));
   const weir__settings *settings = weir__settings_of(heap);
-  uint64_t size = weir__round_bytes(settings, bytes);
+  uint64_t size = weir__served_bytes(settings, bytes);
   weir__private_pool *owner = weir__route_enter(heap, weir__slow_reasons(heap), stream);
   weir__pool *pool = weir__pool_for(heap, owner, size);
   weir__arena *arena = weir__arena_find(pool, stream);

@@ -8,6 +8,7 @@
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/backend_port.h"
+#include "alloc/cache/guard_port.h"
 #include "alloc/cache/pointer.h"
 #include "alloc/cache/uncached.h"
 #include "base/array.h"
@@ -52,10 +53,13 @@ bool weir__stream_is_idle(weir__heap *heap, weir_cu_stream stream) {
 
 /* Releases a block that no stream uses any more. The arena's lock is held. */
 static void block_done(weir__heap *heap, weir__block *block) {
-  if (heap->allocator->backend)
+  if (heap->allocator->backend) {
     heap->allocator->backend->calls->block_done(heap, block);
-  else
-    weir__arena_release(weir__block_arena(heap, block), block);
+    return;
+  }
+  weir__arena *arena = weir__block_arena(heap, block);
+  if (!(block->marks & WEIR__MARK_GUARDED) || !heap->allocator->guard->calls->keep(heap, arena, block))
+    weir__arena_release(arena, block);
 }
 
 void weir__block_collected(weir__heap *heap, weir__block *block) {
@@ -210,6 +214,8 @@ void weir__wait_for_events(weir__heap *heap) {
     insert_deferred(heap);
   if (heap->sent.collect)
     heap->sent.collect(heap);
+  if (heap->quarantined)
+    heap->allocator->guard->calls->release(heap);
   heap->stats.num_sync_all_streams++;
   if (!weir__capture_relax(heap, &mode))
     return;

@@ -81,6 +81,9 @@ const struct weir__option weir__options[OPTIONS] = {
     OPTION(THROW_ON_OOM, "throw_on_cudamalloc_oom", FLAG, throw_on_oom,
            .help = "A segment that would exceed the memory fraction is rejected at once, without a driver call and "
                    "without releasing cached memory first."),
+    OPTION(GUARD, "guard", GUARD, guard,
+           .help = "Search for misuse of memory: with light, each block is followed by at least 512 bytes that nothing "
+                   "may write to. Fixed at creation; WEIR_GUARD sets it."),
     OPTION(PINNED_USE_HOST_REGISTER, "pinned_use_cuda_host_register", FLAG, pinned_use_host_register,
            .alias = "pinned_use_hip_host_register",
            .help = "Pinned memory is ordinary memory that is touched and then registered, instead of memory that the "
@@ -116,6 +119,11 @@ const char *const weir__backend_names[] = {
     [WEIR__BACKEND_CUDA_MALLOC_ASYNC] = "cudaMallocAsync",
 };
 
+const char *const weir__guard_names[] = {
+    [WEIR__GUARD_OFF] = "off",
+    [WEIR__GUARD_LIGHT] = "light",
+};
+
 static const size_t field_sizes[] = {
     [KIND_FLAG] = sizeof(bool),
     [KIND_MIB] = sizeof(uint64_t),
@@ -123,6 +131,7 @@ static const size_t field_sizes[] = {
     [KIND_NUMBER] = sizeof(uint64_t),
     [KIND_FRACTION] = sizeof(double),
     [KIND_BACKEND] = sizeof(weir__backend_choice),
+    [KIND_GUARD] = sizeof(weir__guard_mode),
     [KIND_ROUNDUP] = sizeof(((weir__settings *)0)->roundup_divisions),
     [KIND_RESERVE] = sizeof(weir__reserve),
     [KIND_CLASSES] = sizeof(((weir__settings *)0)->expandable_segments_reserve_by_class),
@@ -342,6 +351,17 @@ static weir_status parse_backend(struct parser *parser, struct word word, weir__
   return REFUSE_VALUE(parser, word.text, "there is no backend %s", quote(word, text));
 }
 
+static weir_status parse_guard(struct parser *parser, struct word word, weir__guard_mode *guard) {
+  char text[48];
+  for (size_t i = WEIR__GUARD_OFF; i <= WEIR__GUARD_LIGHT; i++) {
+    if (word_is(word, weir__guard_names[i])) {
+      *guard = (weir__guard_mode)i;
+      return WEIR_OK;
+    }
+  }
+  return REFUSE_VALUE(parser, word.text, "there is no mode %s", quote(word, text));
+}
+
 static weir_status parse_number(struct parser *parser, struct word word, uint64_t *number) {
   const struct weir__option *option = parser->option;
   char text[48];
@@ -509,6 +529,8 @@ static weir_status parse_value(struct parser *parser, void *field) {
     return parse_fraction(parser, word, field);
   case KIND_BACKEND:
     return parse_backend(parser, word, field);
+  case KIND_GUARD:
+    return parse_guard(parser, word, field);
   case KIND_RESERVE:
     return parse_reserve(parser, word, field);
   case KIND_ROUNDUP: {

@@ -18,6 +18,9 @@ enum {
 
 typedef enum weir__backend_choice { WEIR__BACKEND_NATIVE, WEIR__BACKEND_CUDA_MALLOC_ASYNC } weir__backend_choice;
 
+/* How misuse of memory is searched for (cache/guard_port.h). */
+typedef enum weir__guard_mode { WEIR__GUARD_OFF, WEIR__GUARD_LIGHT } weir__guard_mode;
+
 /* The address space that an expandable segment reserves: a number of bytes, or a fraction of the device's memory. Both
  * are 0 if it is not set. */
 typedef struct weir__reserve {
@@ -48,6 +51,7 @@ struct weir__settings {
   bool graph_capture_record_stream_reuse;
   bool throw_on_oom;
   weir__backend_choice backend;
+  weir__guard_mode guard;
   double memory_fraction;
   uint8_t roundup_divisions[WEIR__ROUNDUP_INTERVALS]; /* log2 + 1 of the divisions; 0 and 1 mean none */
 

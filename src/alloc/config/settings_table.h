@@ -22,6 +22,7 @@ enum kind {
   KIND_NUMBER,   /* uint64_t */
   KIND_FRACTION, /* double */
   KIND_BACKEND,  /* weir__backend_choice; from here on all zero is the default */
+  KIND_GUARD,    /* weir__guard_mode */
   KIND_ROUNDUP,  /* roundup_divisions */
   KIND_RESERVE,  /* weir__reserve */
   KIND_CLASSES   /* expandable_segments_reserve_by_class */
@@ -66,6 +67,7 @@ enum {
   GRAPH_CAPTURE_RECORD_STREAM_REUSE,
   MEMORY_FRACTION,
   THROW_ON_OOM,
+  GUARD,
   PINNED_USE_HOST_REGISTER,
   PINNED_NUM_REGISTER_THREADS,
   PINNED_REGISTER_MIN_SIZE,
@@ -80,6 +82,7 @@ enum {
 
 extern const struct weir__option weir__options[OPTIONS];
 extern const char *const weir__backend_names[];
+extern const char *const weir__guard_names[];
 
 static inline const void *weir__option_field(const struct weir__option *option, const weir__settings *settings) {
   return (const char *)settings + option->offset;

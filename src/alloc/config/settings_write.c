@@ -83,6 +83,9 @@ static void put_value(struct weir__writer *writer, const struct weir__option *op
   case KIND_BACKEND:
     weir__writer_put(writer, "%s", weir__backend_names[*(const weir__backend_choice *)field]);
     break;
+  case KIND_GUARD:
+    weir__writer_put(writer, "%s", weir__guard_names[*(const weir__guard_mode *)field]);
+    break;
   case KIND_ROUNDUP:
     put_roundup(writer, field);
     break;
@@ -165,6 +168,9 @@ void weir__writer_put_allowed(struct weir__writer *writer, const struct weir__op
   case KIND_BACKEND:
     weir__writer_put(writer, "%s or %s", weir__backend_names[WEIR__BACKEND_NATIVE],
                      weir__backend_names[WEIR__BACKEND_CUDA_MALLOC_ASYNC]);
+    break;
+  case KIND_GUARD:
+    weir__writer_put(writer, "off or light");
     break;
   case KIND_ROUNDUP:
     weir__writer_put(writer,

@@ -641,6 +641,14 @@ weir_status weir_host_empty_cache(weir_host_allocator *host) {
 
 /* ---- Creation and destruction ---- */
 
+static bool owns(const weir__client *client, uint64_t address) {
+  weir_host_allocator *host = (weir_host_allocator *)client->object;
+  weir__biased_acquire(&host->lock);
+  bool is_owner = weir__rangemap_find(&host->blocks, address, NULL, NULL) != NULL;
+  weir__biased_release(&host->lock);
+  return is_owner;
+}
+
 static void describe(const weir__client *client, char *text, size_t size) {
   (void)client;
   snprintf(text, size, "pinned host memory");
@@ -688,7 +696,8 @@ weir_status weir_host_allocator_create(weir_driver *driver, const weir_host_allo
   weir__mutex_init(&made->context_lock);
   weir__mutex_init(&made->reserve_lock);
   weir__mutex_init(&made->events_lock);
-  made->client = (weir__client){.driver = driver, .object = made, .describe = describe, .invalidate = invalidate};
+  made->client =
+      (weir__client){.driver = driver, .object = made, .describe = describe, .invalidate = invalidate, .owns = owns};
   weir__client_add(&made->client);
   *host = made;
   return WEIR_OK;

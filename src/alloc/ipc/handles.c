@@ -59,6 +59,16 @@ struct weir__ipc {
   unsigned char name[];
 };
 
+bool weir__ipc_owns(weir_allocator *allocator, uint64_t address) {
+  if (!weir__mutex_trylock(&allocator->ipc_lock))
+    return false;
+  bool is_owner = weir__received_owns(allocator, address);
+  for (const weir__ipc *open = allocator->ipc; open && !is_owner; open = open->next)
+    is_owner = open->memory.base == address || address - open->memory.base < open->memory.bytes;
+  weir__mutex_unlock(&allocator->ipc_lock);
+  return is_owner;
+}
+
 weir_status weir__ipc_enter(const char *caller, weir__heap *heap, weir__ipc_scope *scope) {
   weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &scope->previous);

@@ -13,6 +13,13 @@ void weir__ipc_prepare(weir__heap *heap);
 /* Unmaps all memory of other processes, also during a capture. The allocator is being destroyed. */
 void weir__ipc_clear(weir_allocator *allocator);
 
+/* Whether an address lies in memory of another process that is open here, or was received. False, too, if another
+ * thread is opening or closing memory now. No lock is held. */
+bool weir__ipc_owns(weir_allocator *allocator, uint64_t address);
+
+/* The part of it for received memory. ipc_lock is held. */
+bool weir__received_owns(const weir_allocator *allocator, uint64_t address);
+
 /* ---- Calls of the driver ---- */
 
 typedef struct weir__ipc_scope {

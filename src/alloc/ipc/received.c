@@ -37,6 +37,13 @@ struct weir__received {
   weir_cu_stream stream;
 };
 
+bool weir__received_owns(const weir_allocator *allocator, uint64_t address) {
+  const weir__received *received = allocator->received;
+  while (received && (received->address != address || !received->base))
+    received = received->next;
+  return received != NULL;
+}
+
 /* ---- Messages. No lock is held ---- */
 
 weir_status weir__ipc_read_message(const char *caller, const void *bytes, size_t length, weir__ipc_message *message) {

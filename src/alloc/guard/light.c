@@ -1,0 +1,449 @@
+/*
+ * Slack with a pattern behind each block, freed blocks with the pattern, and their quarantine.
+ */
+#include <stdlib.h>
+
+#include "alloc/cache/arena.h"
+#include "alloc/cache/backend_port.h"
+#include "alloc/cache/pagemap.h"
+#include "alloc/cache/private_pool.h"
+#include "alloc/cache/trace.h"
+#include "alloc/cache/uses.h"
+#include "alloc/guard/guard.h"
+#include "base/array.h"
+#include "base/thread.h"
+#include "driver/call.h"
+
+/* ---- The kernel ---- */
+
+/* Pinned memory has the slots, and the flag behind them. */
+static size_t pinned_bytes(void) { return WEIR__GUARD_CHECKS * sizeof(weir__guard_slot) + 64; }
+
+/* A module may be loaded during a capture, but pinned memory cannot be allocated. The heap's context is current. */
+static bool prepare(weir__heap *heap) {
+  weir__guard_heap *guard = weir__guard_heap_of(heap);
+  weir_driver *driver = heap->allocator->driver;
+  void *pinned = NULL;
+  if (guard->is_ready || guard->has_failed || atomic_load(&heap->captures))
+    return guard->is_ready;
+  guard->has_failed = true;
+  guard->checks = calloc(WEIR__GUARD_CHECKS, sizeof *guard->checks);
+  const char *failed = "calloc";
+  weir_cu_result r = WEIR_CU_OUT_OF_MEMORY;
+  if (!guard->checks)
+    goto failed;
+  failed = "cuModuleLoadData";
+  if ((r = driver->ModuleLoadData(driver, &guard->module, weir__kernels_ptx)))
+    goto free_checks;
+  failed = "cuModuleGetFunction";
+  if ((r = driver->ModuleGetFunction(driver, &guard->function, guard->module, "weir_guard")))
+    goto unload;
+  failed = "cuMemHostAlloc";
+  if ((r = driver->MemHostAlloc(driver, &pinned, pinned_bytes(),
+                                WEIR_CU_MEMHOSTALLOC_PORTABLE | WEIR_CU_MEMHOSTALLOC_DEVICEMAP)))
+    goto unload;
+  failed = "cuMemHostGetDevicePointer";
+  if ((r = driver->MemHostGetDevicePointer(driver, &guard->device, pinned, 0)))
+    goto free_pinned;
+  memset(pinned, 0, pinned_bytes());
+  guard->slots = pinned;
+  guard->flag = (atomic_uint *)(guard->slots + WEIR__GUARD_CHECKS);
+  guard->has_failed = false;
+  guard->is_ready = true;
+  return true;
+
+free_pinned:
+  driver->MemFreeHost(driver, pinned);
+unload:
+  driver->ModuleUnload(driver, guard->module);
+free_checks:
+  free(guard->checks);
+failed:
+  guard->checks = NULL;
+  weir__log(WEIR_LOG_WARN, "WEIR_GUARD: writes to memory of device %d are not checked: %s failed with result %d",
+            heap->device, failed, (int)r);
+  return false;
+}
+
+/* Fills [start, middle) of a block with the pattern, and checks [middle, end). The heap's lock is held. */
+static bool launch(weir__heap *heap, const weir__guarded *of, uint64_t start, uint64_t middle, uint64_t end) {
+  enum { BYTES_PER_BLOCK = 64 * 1024, MAX_BLOCKS = 2048 };
+  weir__guard_heap *guard = weir__guard_heap_of(heap);
+  weir_driver *driver = heap->allocator->driver;
+  uint64_t number = ++guard->number, index = number % WEIR__GUARD_CHECKS;
+  guard->checks[index] = *of;
+  guard->checks[index].number = number;
+  guard->checks[index].ticks = weir__clock_ticks();
+  weir__guard_slot *slot = &guard->slots[index];
+  atomic_store(&slot->number, 0);
+  slot->first = UINT64_MAX;
+  slot->last = slot->count = slot->open = 0;
+  weir__guard_params p = {.base = of->address,
+                          .start = start,
+                          .middle = middle,
+                          .end = end,
+                          .pattern = WEIR__GUARD_PATTERN,
+                          .slot = guard->device + index * sizeof(weir__guard_slot),
+                          .flag = guard->device + WEIR__GUARD_CHECKS * sizeof(weir__guard_slot),
+                          .number = number};
+  void *params[WEIR__GUARD_PARAMS] = {&p.base, &p.start, &p.middle, &p.end, &p.pattern, &p.slot, &p.flag, &p.number};
+  uint64_t blocks = (end - start) / BYTES_PER_BLOCK + 1;
+  return !driver->LaunchKernel(driver, guard->function, (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), 1, 1,
+                               WEIR__GUARD_THREADS, 1, 1, 0, of->stream, params, NULL);
+}
+
+/* The arena's lock is held. */
+static weir__guarded describe(const weir__arena *arena, const weir__block *block, weir__guard_moment moment) {
+  const weir__block *next = weir__block_next(block);
+  return (weir__guarded){.address = block->address,
+                         .requested = block->requested,
+                         .bytes = weir__block_bytes(block),
+                         .neighbour = next && weir__block_is_active(next) ? next->address : 0,
+                         .stream = arena->stream,
+                         .moment = moment,
+                         .is_freed = block->state == WEIR__WAITING};
+}
+
+/* A graph may write to all memory of its pool, at any time. */
+static bool is_of_graph(const weir__pool *pool) { return pool->owner && pool->owner->pins & WEIR__PIN_GRAPH; }
+
+/* Work in a capture would become part of the graph. */
+static bool can_launch(weir__heap *heap, weir_cu_stream stream) {
+  return !atomic_load(&heap->captures) || !weir__is_in_capture(heap, stream);
+}
+
+/* ---- What the kernel found ---- */
+
+/* Whether the check whose slot this is has found something; what that is, is known once the kernel has ended. */
+static bool is_finding(const weir__guarded *check, const weir__guard_slot *slot) {
+  uint64_t number = atomic_load(&slot->number);
+  return number && number == check->number;
+}
+
+/* Copies and clears the slots that were written to, once their streams have passed. False during a capture. The heap's
+ * lock is held, and its context is current. */
+static bool take_slots(weir__heap *heap, weir__guarded **checks, weir__guard_slot **slots, size_t *count) {
+  weir__guard_heap *guard = weir__guard_heap_of(heap);
+  size_t rooms[2] = {0, 0};
+  if (atomic_load(&heap->captures))
+    return false;
+  atomic_store(guard->flag, 0);
+  for (size_t i = 0; i < WEIR__GUARD_CHECKS; i++) {
+    if (!is_finding(&guard->checks[i], &guard->slots[i]))
+      continue;
+    weir__wait_for_stream(heap, guard->checks[i].stream); /* other threads of the kernel may still find bytes */
+    if (!WEIR__RESERVE(*checks, rooms[0], *count + 1) || !WEIR__RESERVE(*slots, rooms[1], *count + 1))
+      return true;
+    (*checks)[*count] = guard->checks[i];
+    (*slots)[(*count)++] = guard->slots[i];
+    atomic_store(&guard->slots[i].number, 0);
+  }
+  return true;
+}
+
+static void add(weir_allocator *allocator, int device, const weir__guarded *check, const weir__guard_slot *slot) {
+  weir_guard_finding finding = {.device = device,
+                                .address = check->address,
+                                .requested = check->requested,
+                                .stream = check->stream,
+                                .is_freed = check->is_freed};
+  if (slot->open) {
+    finding.kind = WEIR_GUARD_STREAM;
+    finding.other_stream = (weir_cu_stream)(uintptr_t)slot->open;
+    weir__guard_find_life(allocator, &finding, check->ticks);
+    weir__guard_add(allocator, &finding);
+  }
+  if (!slot->count)
+    return;
+  finding.kind = slot->first < check->requested ? WEIR_GUARD_USE_AFTER_FREE : WEIR_GUARD_OUT_OF_BOUNDS;
+  finding.other_stream = NULL;
+  finding.offset = slot->first;
+  finding.last = slot->last;
+  finding.bytes = slot->count;
+  finding.neighbour = check->neighbour;
+  weir__guard_find_life(allocator, &finding, check->ticks);
+  weir__guard_add(allocator, &finding);
+}
+
+static void collect(weir__heap *heap) {
+  const weir__guard_heap *guard = weir__guard_heap_of(heap);
+  weir__guarded *checks = NULL;
+  weir__guard_slot *slots = NULL;
+  size_t count = 0;
+  weir_cu_context previous;
+  weir__mutex_lock(&heap->lock);
+  if (guard->is_ready && atomic_load(guard->flag) && !weir__heap_enter(heap, &previous)) {
+    take_slots(heap, &checks, &slots, &count);
+    weir__heap_leave(heap, previous);
+  }
+  weir__mutex_unlock(&heap->lock);
+  for (size_t i = 0; i < count; i++)
+    add(heap->allocator, heap->device, &checks[i], &slots[i]);
+  free(checks);
+  free(slots);
+}
+
+/* ---- Quarantine ---- */
+
+static weir__quarantined *oldest(weir__guard_heap *guard) { return &guard->quarantine[guard->first]; }
+
+static void note_oldest(weir__guard_heap *guard) {
+  atomic_store(&guard->oldest_ns, guard->count ? oldest(guard)->since_ns : UINT64_MAX);
+}
+
+static bool push(weir__guard_heap *guard, weir__block *block) {
+  if (guard->count == guard->room) {
+    size_t room = guard->room ? 2 * guard->room : 256;
+    weir__quarantined *grown = malloc(room * sizeof *grown);
+    if (!grown)
+      return false;
+    for (size_t i = 0; i < guard->count; i++)
+      grown[i] = guard->quarantine[(guard->first + i) & (guard->room - 1)];
+    free(guard->quarantine);
+    guard->quarantine = grown;
+    guard->room = room;
+    guard->first = 0;
+  }
+  guard->quarantine[(guard->first + guard->count++) & (guard->room - 1)] =
+      (weir__quarantined){block, weir__monotonic_ns()};
+  guard->bytes += weir__block_bytes(block);
+  note_oldest(guard);
+  return true;
+}
+
+static bool keep(weir__heap *heap, weir__arena *arena, weir__block *block) {
+  weir__guard *guard = weir__guard_of(heap->allocator);
+  weir__guard_heap *of = &guard->heaps[heap->device];
+  weir__guarded check = describe(arena, block, WEIR__GUARD_AT_FREE);
+  weir__block_mark(block, WEIR__MARK_GUARDED, false);
+  if (!of->is_ready || is_of_graph(arena->pool) || !can_launch(heap, arena->stream) ||
+      !launch(heap, &check, 0, check.requested, check.bytes) || !push(of, block))
+    return false;
+  weir__block_cold_of(block)->events = 1;
+  heap->quarantined++;
+  atomic_store(&of->is_due, of->bytes > guard->options.quarantine_bytes && of->count > 1);
+  return true;
+}
+
+/* Checks the oldest block and makes it free. False if it has to stay, because its stream captures. The heap's lock is
+ * held, and its context is current. */
+static bool release_oldest(weir__heap *heap) {
+  weir__guard_heap *guard = weir__guard_heap_of(heap);
+  weir__block *block = oldest(guard)->block;
+  weir__arena *arena = weir__block_arena(heap, block);
+  if (!can_launch(heap, arena->stream))
+    return false;
+  weir__arena_lock(arena);
+  weir__guarded check = describe(arena, block, WEIR__GUARD_AT_REUSE);
+  weir__arena_unlock(arena);
+  if (!is_of_graph(arena->pool))
+    launch(heap, &check, 0, 0, check.bytes);
+  guard->first = (guard->first + 1) & (guard->room - 1);
+  guard->count--;
+  guard->bytes -= check.bytes;
+  note_oldest(guard);
+  heap->quarantined--;
+  weir__arena_lock(arena);
+  weir__block_cold_of(block)->events = 0;
+  weir__arena_release(arena, block);
+  weir__arena_unlock(arena);
+  return true;
+}
+
+static void release(weir__heap *heap) {
+  weir__guard_heap *guard = weir__guard_heap_of(heap);
+  while (guard->count && release_oldest(heap))
+    continue;
+  atomic_store(&guard->is_due, false);
+}
+
+/* The newest block stays, whatever its size: memory that is short ends its quarantine. */
+static bool is_over(weir__guard_heap *guard, const weir__guard_options *options, uint64_t now_ns) {
+  return (guard->bytes > options->quarantine_bytes && guard->count > 1) ||
+         now_ns - oldest(guard)->since_ns > options->quarantine_ns;
+}
+
+/* Enforces both budgets. */
+static void trim(weir__heap *heap, uint64_t now_ns) {
+  const weir__guard_options *options = &weir__guard_of(heap->allocator)->options;
+  weir__guard_heap *guard = weir__guard_heap_of(heap);
+  weir_cu_context previous;
+  weir__mutex_lock(&heap->lock);
+  if (!weir__heap_enter(heap, &previous)) {
+    while (guard->count && is_over(guard, options, now_ns) && release_oldest(heap))
+      continue;
+    weir__heap_leave(heap, previous);
+  }
+  atomic_store(&guard->is_due, false);
+  weir__mutex_unlock(&heap->lock);
+}
+
+/* ---- The port ---- */
+
+/* A finding fails one call. */
+static weir_status raise(const char *caller, weir_allocator *allocator) {
+  weir__guard *guard = weir__guard_of(allocator);
+  uint64_t total = atomic_load(&guard->total), raised = atomic_load(&guard->raised);
+  if (!guard->options.is_error || raised >= total || !atomic_compare_exchange_strong(&guard->raised, &raised, total))
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_BAD_STATE,
+                    "%s: WEIR_GUARD has found misuse of memory (%llu so far); the log names it, and so does "
+                    "weir_guard_write",
+                    caller, (unsigned long long)total);
+}
+
+static weir_status poll(const char *caller, weir_allocator *allocator) {
+  const weir__guard *guard = weir__guard_of(allocator);
+  for (int i = 0; i < allocator->heap_count; i++) {
+    const weir__guard_heap *of = &guard->heaps[i];
+    uint64_t since = atomic_load_explicit(&of->oldest_ns, memory_order_relaxed);
+    uint64_t now = since == UINT64_MAX ? 0 : weir__monotonic_ns();
+    if (atomic_load_explicit(&of->is_due, memory_order_relaxed) ||
+        (since < now && now - since > guard->options.quarantine_ns))
+      trim(&allocator->heaps[i], now);
+    if (of->flag && atomic_load(of->flag))
+      collect(&allocator->heaps[i]);
+  }
+  return raise(caller, allocator);
+}
+
+/* A new block gets the pattern behind what was requested; with a fill, in front of it too. */
+static void fill_new(weir__heap *heap, weir__arena *arena, weir__block *block) {
+  const weir__guard_options *options = &weir__guard_of(heap->allocator)->options;
+  weir_driver *driver = heap->allocator->driver;
+  weir__guarded check = describe(arena, block, WEIR__GUARD_AT_CHECK);
+  uint64_t start = options->fill == WEIR__GUARD_FILL_NAN ? 0 : check.requested;
+  if (!launch(heap, &check, start, check.bytes, check.bytes))
+    return;
+  if (options->fill >= 0 && options->fill < WEIR__GUARD_FILL_NAN)
+    driver->MemsetD8Async(driver, check.address, (unsigned char)options->fill, check.requested, arena->stream);
+  weir__block_mark(block, WEIR__MARK_GUARDED, true);
+}
+
+static bool is_sampled(weir__heap *heap) {
+  weir__guard *guard = weir__guard_of(heap->allocator);
+  if (guard->options.sample <= 1)
+    return true;
+  uint64_t number = atomic_fetch_add_explicit(&guard->heaps[heap->device].allocations, 1, memory_order_relaxed);
+  return number % guard->options.sample == 0;
+}
+
+static void allocated(weir__heap *heap, uint64_t address) {
+  weir__live_place place;
+  weir_cu_context previous;
+  if (!is_sampled(heap) || atomic_load(&heap->captures))
+    return;
+  weir__mutex_lock(&heap->lock);
+  weir__arena *arena = weir__page_map_find(heap->allocator->page_map, address);
+  if (arena && !is_of_graph(arena->pool) && !weir__heap_enter(heap, &previous)) {
+    if (prepare(heap) && can_launch(heap, arena->stream)) {
+      weir__arena_lock(arena);
+      weir__block *block = weir__live_find(&arena->live, address, &place);
+      if (block && block->state == WEIR__ALLOCATED)
+        fill_new(heap, arena, block);
+      weir__arena_unlock(arena);
+    }
+    weir__heap_leave(heap, previous);
+  }
+  weir__mutex_unlock(&heap->lock);
+}
+
+/* ---- Checking all ---- */
+
+static void check_arena(weir__heap *heap, weir__arena *arena) {
+  if (is_of_graph(arena->pool) || !can_launch(heap, arena->stream))
+    return;
+  weir__arena_lock(arena);
+  for (size_t i = 0; arena->live.buckets && i < (size_t)1 << arena->live.bits; i++)
+    for (int slot = 0; slot < WEIR__LIVE_SLOTS; slot++) {
+      const weir__live_bucket *bucket = &arena->live.buckets[i];
+      const weir__block *block = bucket->tags[slot] ? bucket->blocks[slot] : NULL;
+      if (!block || block->state != WEIR__ALLOCATED || !(block->marks & WEIR__MARK_GUARDED))
+        continue;
+      weir__guarded check = describe(arena, block, WEIR__GUARD_AT_CHECK);
+      launch(heap, &check, check.requested, check.requested, check.bytes);
+    }
+  weir__arena_unlock(arena);
+}
+
+static void check_quarantine(weir__heap *heap) {
+  weir__guard_heap *guard = weir__guard_heap_of(heap);
+  for (size_t i = 0; i < guard->count; i++) {
+    weir__block *block = guard->quarantine[(guard->first + i) & (guard->room - 1)].block;
+    weir__arena *arena = weir__block_arena(heap, block);
+    if (is_of_graph(arena->pool) || !can_launch(heap, arena->stream))
+      continue;
+    weir__arena_lock(arena);
+    weir__guarded check = describe(arena, block, WEIR__GUARD_AT_CHECK);
+    weir__arena_unlock(arena);
+    launch(heap, &check, 0, 0, check.bytes);
+  }
+}
+
+static void check_pools(weir__heap *heap, weir__pool *pools, bool wait) {
+  for (int i = 0; i < 2; i++)
+    for (weir__arena *arena = weir__arena_first(&pools[i]); arena; arena = weir__arena_after(arena))
+      if (wait)
+        weir__wait_for_stream(heap, arena->stream);
+      else
+        check_arena(heap, arena);
+}
+
+static void check_heap(weir__heap *heap, bool wait) {
+  const weir__guard_heap *guard = weir__guard_heap_of(heap);
+  weir_cu_context previous;
+  weir__mutex_lock(&heap->lock);
+  if (guard->is_ready && !weir__heap_enter(heap, &previous)) {
+    check_quarantine(heap);
+    for (int pass = 0; pass <= wait; pass++) {
+      check_pools(heap, heap->pools, pass);
+      for (weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
+        check_pools(heap, pool->pools, pass);
+    }
+    weir__heap_leave(heap, previous);
+  }
+  weir__mutex_unlock(&heap->lock);
+}
+
+void weir__guard_check_all(weir_allocator *allocator, bool wait) {
+  const weir__guard *guard = weir__guard_of(allocator);
+  for (int i = 0; i < allocator->heap_count; i++) {
+    check_heap(&allocator->heaps[i], wait);
+    if (wait && guard->heaps[i].flag && atomic_load(guard->heaps[i].flag))
+      collect(&allocator->heaps[i]);
+  }
+}
+
+static void step(weir_allocator *allocator) { weir__guard_check_all(allocator, false); }
+
+/* Blocks in quarantine are freed with their segments. */
+static void end(weir_allocator *allocator) {
+  weir__guard *guard = weir__guard_of(allocator);
+  weir_driver *driver = allocator->driver;
+  weir_cu_context previous;
+  weir__guard_check_all(allocator, true);
+  for (int i = 0; i < allocator->heap_count; i++) {
+    weir__heap *heap = &allocator->heaps[i];
+    weir__guard_heap *of = &guard->heaps[i];
+    if (of->is_ready && !weir__heap_enter(heap, &previous)) {
+      driver->CtxSynchronize(driver);
+      driver->MemFreeHost(driver, of->slots);
+      driver->ModuleUnload(driver, of->module);
+      weir__heap_leave(heap, previous);
+    }
+    free(of->checks);
+    free(of->quarantine);
+  }
+  weir__mutex_destroy(&guard->lock);
+  free(guard->findings);
+  free(guard);
+  allocator->guard = NULL;
+}
+
+const weir__guard_calls weir__guard_light = {.poll = poll,
+                                             .allocated = allocated,
+                                             .keep = keep,
+                                             .refused = weir__guard_refused,
+                                             .release = release,
+                                             .step = step,
+                                             .end = end};

@@ -1,0 +1,312 @@
+#include "inspect/guard.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "base/environment.h"
+#include "base/thread.h"
+#include "inspect/json.h"
+#include "inspect/symbols.h"
+#include "record/recorder.h"
+#include "weir/history.h"
+
+static const struct {
+  const char *key, *text;
+} kinds[] = {
+#define X(number, name, key, text) [number] = {key, text},
+    WEIR_GUARD_KIND_MAP(X)
+#undef X
+};
+
+/* What to do about it. */
+static const char *const advice[] = {
+    [WEIR_GUARD_OUT_OF_BOUNDS] =
+        "Look for the last kernel or copy that wrote to this block, and at how it computes the "
+        "size. compute-sanitizer names the instruction.",
+    [WEIR_GUARD_USE_AFTER_FREE] = "Look for a pointer to the block that is used after the free. If another stream uses "
+                                  "it, call weir_allocator_record_stream (tensor.record_stream) before the free.",
+    [WEIR_GUARD_STREAM] = "Call weir_allocator_record_stream (tensor.record_stream) for the other stream before the "
+                          "free, or let the block's stream wait for the other one.",
+    [WEIR_GUARD_DOUBLE_FREE] = "Remove one of the two frees.",
+    [WEIR_GUARD_INTERIOR_FREE] = "Free the address that the allocation returned.",
+    [WEIR_GUARD_WRONG_ALLOCATOR] = "Free the memory with the allocator that it came from.",
+    [WEIR_GUARD_OTHER_PROCESS] = "Release the memory with weir_ipc_release or weir_ipc_close.",
+    [WEIR_GUARD_FOREIGN_FREE] = "Free only what an allocator returned, and only while that allocator exists.",
+};
+
+/* ---- Text ---- */
+
+enum { TEXT_BYTES = 16 * 1024, MAX_FRAMES = 24 };
+
+typedef struct text {
+  char *at;
+  size_t length;
+  weir__symbols *symbols;
+  int frames; /* of the stack under way */
+} text;
+
+static void put(text *to, const char *format, ...) WEIR_PRINTF(2, 3);
+static void put(text *to, const char *format, ...) {
+  va_list args;
+  if (to->length >= TEXT_BYTES)
+    return;
+  va_start(args, format);
+  int length = vsnprintf(to->at + to->length, TEXT_BYTES - to->length, format, args);
+  va_end(args);
+  to->length += length > 0 ? (size_t)length : 0;
+}
+
+static int put_frame(void *context, const char *function, const char *file, int line, int is_native) {
+  text *to = context;
+  (void)is_native;
+  put(to, "\n      %s", function);
+  if (line)
+    put(to, " (%s:%d)", file, line);
+  else if (*file && strcmp(file, "??") != 0)
+    put(to, " (%s)", file);
+  return ++to->frames >= MAX_FRAMES;
+}
+
+static void put_stack(text *to, const char *what, uint32_t stack) {
+  put(to, "\n    %s", what);
+  to->frames = 0;
+  if (!stack || !to->symbols || weir__symbols_visit("WEIR_GUARD", to->symbols, stack, put_frame, to))
+    put(to, ": not known");
+}
+
+static void put_block(text *to, const weir_guard_finding *f) {
+  char size[32];
+  put(to, "\n    block %p of %llu bytes (%s) on device %d, stream %p", (void *)f->address,
+      (unsigned long long)f->requested, weir__format_bytes(f->requested, size), f->device, (void *)f->stream);
+}
+
+/* "4 bytes from offset 1000 on, 0 bytes past its end" */
+static void put_place(text *to, const weir_guard_finding *f) {
+  if (f->kind != WEIR_GUARD_OUT_OF_BOUNDS && f->kind != WEIR_GUARD_USE_AFTER_FREE)
+    return;
+  put(to, "\n    %llu byte%s changed between offset %llu and %llu", (unsigned long long)f->bytes,
+      f->bytes == 1 ? "" : "s", (unsigned long long)f->offset, (unsigned long long)f->last);
+  if (f->offset >= f->requested)
+    put(to, ", starting %llu bytes past the end", (unsigned long long)(f->offset - f->requested));
+}
+
+static void write_text(text *to, const weir_guard_finding *f) {
+  put(to, "%s", kinds[f->kind].text);
+  if (f->count > 1)
+    put(to, " (%llu times)", (unsigned long long)f->count);
+  if (f->requested)
+    put_block(to, f);
+  else
+    put(to, "\n    address %p", (void *)f->address);
+  put_place(to, f);
+  if (f->kind == WEIR_GUARD_STREAM)
+    put(to, "\n    work of stream %p on it was open", (void *)f->other_stream);
+  if (f->kind == WEIR_GUARD_INTERIOR_FREE)
+    put(to, "\n    the address was %llu bytes into it", (unsigned long long)f->offset);
+  if (f->alloc_time && f->free_time)
+    put(to, "\n    it lived for %.6f s", (double)(f->free_time - f->alloc_time) / 1e6);
+  if (f->requested)
+    put_stack(to, "allocated by", f->alloc_stack);
+  if (f->is_freed)
+    put_stack(to, "freed by", f->free_stack);
+  if (f->kind >= WEIR_GUARD_DOUBLE_FREE)
+    put_stack(to, "this free", f->here_stack);
+  if (f->neighbour) {
+    put(to, "\n    behind it: block %p of %llu bytes", (void *)f->neighbour,
+        (unsigned long long)f->neighbour_requested);
+    put_stack(to, "which was allocated by", f->neighbour_stack);
+  }
+  put(to, "\n    %s", advice[f->kind]);
+}
+
+/* ---- JSON ---- */
+
+static int write_frame(void *context, const char *function, const char *file, int line, int is_native) {
+  (void)is_native;
+  WEIR__JSON(context, JSON_OBJECT(NULL), JSON_TEXT("name", function), JSON_TEXT("filename", file),
+             JSON_INTEGER("line", line), JSON_CLOSE);
+  return 0;
+}
+
+static void write_stack(weir__sink *sink, weir__symbols *symbols, const char *key, uint32_t stack) {
+  WEIR__JSON(sink, JSON_LIST(key));
+  if (stack && symbols)
+    weir__symbols_visit("WEIR_GUARD", symbols, stack, write_frame, sink);
+  WEIR__JSON(sink, JSON_CLOSE);
+}
+
+static void write_json(weir__sink *sink, weir__symbols *symbols, const weir_guard_finding *f) {
+  bool has_place = f->kind == WEIR_GUARD_OUT_OF_BOUNDS || f->kind == WEIR_GUARD_USE_AFTER_FREE;
+  WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("kind", kinds[f->kind].key), JSON_NATURAL("count", f->count),
+             JSON_INTEGER("device", f->device), JSON_NATURAL("block", f->address),
+             JSON_NATURAL("requested", f->requested), JSON_NATURAL("offset", f->offset),
+             JSON_NATURAL_IF(has_place, "last", f->last), JSON_NATURAL_IF(has_place, "bytes", f->bytes),
+             JSON_NATURAL_IF(has_place && f->offset >= f->requested, "past_end", f->offset - f->requested),
+             JSON_NATURAL("stream", (uintptr_t)f->stream),
+             JSON_NATURAL_IF(f->kind == WEIR_GUARD_STREAM, "other_stream", (uintptr_t)f->other_stream),
+             JSON_BOOL("is_freed", f->is_freed), JSON_INTEGER("alloc_time_us", f->alloc_time),
+             JSON_INTEGER("free_time_us", f->free_time), JSON_NATURAL_IF(f->neighbour, "neighbour", f->neighbour),
+             JSON_NATURAL_IF(f->neighbour, "neighbour_requested", f->neighbour_requested));
+  write_stack(sink, symbols, "alloc_stack", f->alloc_stack);
+  write_stack(sink, symbols, "free_stack", f->free_stack);
+  write_stack(sink, symbols, "here_stack", f->here_stack);
+  write_stack(sink, symbols, "neighbour_stack", f->neighbour_stack);
+  WEIR__JSON(sink, JSON_TEXT("advice", advice[f->kind]), JSON_CLOSE);
+}
+
+/* ---- A new finding ---- */
+
+static weir__mutex file_lock = WEIR__MUTEX_INIT;
+
+static void append_to_file(weir__symbols *symbols, const weir_guard_finding *finding) {
+  const char *path = weir__env_value(WEIR__ENV_GUARD_REPORT);
+  weir__sink *sink = path ? malloc(sizeof *sink) : NULL;
+  if (!sink)
+    return;
+  weir__mutex_lock(&file_lock);
+  FILE *file = fopen(path, "ae");
+  if (file) {
+    weir__sink_begin(sink, &weir__json_format, weir_write_file, file);
+    write_json(sink, symbols, finding);
+    if (weir__sink_end(sink, "WEIR_GUARD_REPORT"))
+      weir__log(WEIR_LOG_WARN, "%s", weir_last_error());
+    if (fclose(file))
+      weir__log(WEIR_LOG_WARN, "WEIR_GUARD_REPORT=%s: the file cannot be written", path);
+  } else
+    weir__log(WEIR_LOG_WARN, "WEIR_GUARD_REPORT=%s: the file cannot be opened", path);
+  weir__mutex_unlock(&file_lock);
+  free(sink);
+}
+
+/* An annotation, which every form of a recording keeps. weir explain reads it. */
+static void annotate(weir_allocator *allocator, const weir_guard_finding *f, const char *whole) {
+  char block[32], offset[32], requested[32];
+  weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  if (!history)
+    return;
+  snprintf(block, sizeof block, "0x%" PRIx64, f->address);
+  snprintf(offset, sizeof offset, "%" PRIu64, f->offset);
+  snprintf(requested, sizeof requested, "%" PRIu64, f->requested);
+  const char *pairs[] = {"name",      kinds[f->kind].key,
+                         "stage",     WEIR__STAGE_GUARD,
+                         "block",     block,
+                         "offset",    offset,
+                         "requested", requested,
+                         "text",      whole};
+  weir__recorder_annotate(history, f->device, pairs, WEIR_COUNT_OF(pairs) / 2);
+}
+
+/* A message of the log is one line. */
+static void log_lines(char *text) {
+  for (char *line = text, *next; line; line = next) {
+    next = strchr(line, '\n');
+    if (next)
+      *next++ = '\0';
+    weir__log(WEIR_LOG_ERROR, "WEIR_GUARD: %s", line);
+  }
+}
+
+void weir__guard_report(weir_allocator *allocator, const weir_guard_finding *finding) {
+  text to = {.at = malloc(TEXT_BYTES), .symbols = weir__symbols_new(NULL)};
+  if (to.at) {
+    write_text(&to, finding);
+    annotate(allocator, finding, to.at);
+    log_lines(to.at);
+  }
+  append_to_file(to.symbols, finding);
+  weir__symbols_delete(to.symbols);
+  free(to.at);
+  if (weir__guard_of(allocator)->options.is_abort)
+    abort();
+}
+
+void weir__guard_record(weir_allocator *allocator) {
+  int is_on = 0;
+  weir_history_options options;
+  if (!allocator->guard || weir_history_is_on(allocator, &is_on) || is_on)
+    return;
+  weir_history_options_init(&options);
+  options.stacks = WEIR_STACKS_EITHER;
+  if (weir_history_record(allocator, &options))
+    weir__log(WEIR_LOG_WARN, "WEIR_GUARD: findings have no stacks: %s", weir_last_error());
+}
+
+/* ---- Public calls ---- */
+
+weir_status weir_guard_check(weir_allocator *allocator, uint64_t *count) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  uint64_t found = 0;
+  if (allocator->guard) {
+    for (int i = 0; i < allocator->heap_count; i++)
+      if (atomic_load(&allocator->heaps[i].captures))
+        return weir__fail(WEIR_ERROR_CAPTURE, "%s: not possible during a capture", __func__);
+    weir__guard_check_all(allocator, true);
+    found = atomic_load(&weir__guard_of(allocator)->total);
+  }
+  if (count)
+    *count = found;
+  return allocator->guard ? allocator->guard->calls->poll(__func__, allocator) : WEIR_OK;
+}
+
+/* Findings are copied, because names of frames are looked up without a lock. */
+static weir_guard_finding *copy_findings(weir_allocator *allocator, size_t *count) {
+  weir__guard *guard = weir__guard_of(allocator);
+  *count = 0;
+  if (!guard)
+    return calloc(1, sizeof(weir_guard_finding));
+  weir__mutex_lock(&guard->lock);
+  weir_guard_finding *copy = calloc(guard->count + 1, sizeof *copy);
+  if (copy && guard->count)
+    memcpy(copy, guard->findings, guard->count * sizeof *copy);
+  *count = guard->count;
+  weir__mutex_unlock(&guard->lock);
+  return copy;
+}
+
+static int write_texts(weir__symbols *symbols, const weir_guard_finding *findings, size_t count, weir_write_fn write,
+                       void *context) {
+  text to = {.at = malloc(TEXT_BYTES), .symbols = symbols};
+  int error = to.at ? 0 : ENOMEM;
+  for (size_t i = 0; i < count && !error; i++) {
+    to.length = 0;
+    write_text(&to, &findings[i]);
+    size_t length = to.length < TEXT_BYTES ? to.length : TEXT_BYTES - 1;
+    error = write(context, to.at, length);
+    error = error ? error : write(context, "\n", 1);
+  }
+  free(to.at);
+  return error;
+}
+
+weir_status weir_guard_write(weir_allocator *allocator, weir_guard_format format, weir_write_fn write, void *context) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  WEIR__CHECK_ARGUMENT(write);
+  if ((unsigned)format > WEIR_GUARD_JSON)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: format %d: expected text or JSON", __func__, (int)format);
+  size_t count;
+  weir_guard_finding *findings = copy_findings(allocator, &count);
+  weir__sink *sink = malloc(sizeof *sink);
+  weir__symbols *symbols = weir__symbols_new(NULL);
+  weir_status status = WEIR_OK;
+  if (!findings || !sink || !symbols)
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
+  else if (format == WEIR_GUARD_JSON) {
+    weir__sink_begin(sink, &weir__json_format, write, context);
+    WEIR__JSON(sink, JSON_LIST(NULL));
+    for (size_t i = 0; i < count; i++)
+      write_json(sink, symbols, &findings[i]);
+    WEIR__JSON(sink, JSON_CLOSE);
+    status = weir__sink_end(sink, __func__);
+  } else {
+    int error = write_texts(symbols, findings, count, write, context);
+    if (error)
+      status = weir__fail(error == ENOMEM ? WEIR_ERROR_HOST_OUT_OF_MEMORY : WEIR_ERROR_SYSTEM,
+                          "%s: the output failed: error %d", __func__, error);
+  }
+  weir__symbols_delete(symbols);
+  free(findings);
+  free(sink);
+  return status;
+}
