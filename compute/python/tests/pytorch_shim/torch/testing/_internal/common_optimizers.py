@@ -18,6 +18,10 @@ def optims(infos, dtypes=None):
     return decorate
 
 
+def _get_optim_inputs_including_global_cliquey_kwargs(*arguments, **keywords):
+    return torch.optim
+
+
 class TensorTracker:
     def __init__(self):
         torch.optim  # noqa: B018 - compares the states of optimizers

@@ -9,6 +9,7 @@ import os
 import platform
 import statistics
 import sys
+import tempfile
 import unittest
 from collections.abc import Mapping, Sequence
 from numbers import Number
@@ -18,6 +19,7 @@ import torch
 IS_ARM64 = platform.machine() in ("arm64", "aarch64")
 IS_LINUX, IS_WINDOWS = sys.platform == "linux", sys.platform == "win32"
 IS_JETSON = IS_FBCODE = IS_SANDCASTLE = IS_REMOTE_GPU = TEST_WITH_ROCM = NO_MULTIPROCESSING_SPAWN = False
+EXPANDABLE_SEGMENTS = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
 TEST_CUDA = torch.cuda.is_available()
 TEST_CUDA_GRAPH = TEST_CUDA
 TEST_NUMPY = importlib.util.find_spec("numpy") is not None
@@ -142,6 +144,12 @@ def instantiate_parametrized_tests(kind, *first):
 
 
 # ---- The base class ----
+
+
+@contextlib.contextmanager
+def TemporaryFileName(*arguments, **keywords):
+    with tempfile.NamedTemporaryFile(*arguments, **keywords) as file:
+        yield file.name
 
 
 class NoTest:
