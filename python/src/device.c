@@ -341,6 +341,21 @@ static PyObject *properties_repr(PyObject *object) {
                               self->pci_device, self->pci_domain, it->l2_cache_size >> 20);
 }
 
+/* Properties of the same device are equal. */
+static PyObject *properties_compare(PyObject *a, PyObject *b, int op) {
+  if ((op != Py_EQ && op != Py_NE) || Py_TYPE(b) != &properties_type)
+    Py_RETURN_NOTIMPLEMENTED;
+  bool are_equal = strcmp(((properties_object *)a)->it.uuid, ((properties_object *)b)->it.uuid) == 0;
+  return PyBool_FromLong(are_equal == (op == Py_EQ));
+}
+
+static Py_hash_t properties_hash(PyObject *self) {
+  PyObject *uuid = properties_uuid(self, NULL);
+  Py_hash_t hash = uuid ? PyObject_Hash(uuid) : -1;
+  Py_XDECREF(uuid);
+  return hash;
+}
+
 #define FIELD(python, kind, field, doc)                                                                                \
   { python, kind, offsetof(properties_object, it.field), READONLY, doc }
 static PyMemberDef properties_members[] = {
@@ -383,6 +398,8 @@ static PyTypeObject properties_type = {
     .tp_basicsize = sizeof(properties_object),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_repr = properties_repr,
+    .tp_richcompare = properties_compare,
+    .tp_hash = properties_hash,
     .tp_members = properties_members,
     .tp_getset = properties_getters,
 };

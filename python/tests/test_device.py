@@ -69,7 +69,9 @@ def test_uuid():
 
 
 def test_uuids_differ(two_devices):
-    assert weir.get_device_properties(0).uuid != weir.get_device_properties(1).uuid
+    first, second = weir.get_device_properties(0), weir.get_device_properties(1)
+    assert first.uuid != second.uuid and first != second and first != 0 and len({first, second, first}) == 2
+    assert first == weir.get_device_properties() == weir.get_device_properties(None)
 
 
 def test_get_device_index():

@@ -226,6 +226,14 @@ def test_arrays_of_c():
     assert _C._storage_Use_Count(storage._cdata) == count
 
 
+def test_pinned_memory_of_c():
+    pinned = weir.empty(1 << 20, pin_memory=True)
+    del pinned
+    assert weir.host_memory_stats()["allocated_bytes.current"] > 0
+    _C._host_emptyCache()
+    assert weir.host_memory_stats()["allocated_bytes.current"] == 0
+
+
 def test_storages_by_address():
     x = weir.arange(4, device="cuda", dtype=weir.uint8)
     storage = x.untyped_storage()

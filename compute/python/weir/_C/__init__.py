@@ -50,6 +50,7 @@ from weir._weir import (
     _device_count as _cuda_getDeviceCount,
     _get_device_properties,
     _get_sync_debug_mode as _cuda_get_sync_debug_mode,
+    _host_emptyCache,
     _is_current_stream_capturing as _cuda_isCurrentStreamCapturing,
     _is_in_bad_fork as _cuda_isInBadFork,
 )
