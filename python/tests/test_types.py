@@ -47,7 +47,7 @@ reveal_type(weir.tools.ToolError("").args)
 weir.tune()
 weir.explain(3)
 weir.explian("job.pickle")
-weir.FloatTensor(3), weir.HalfStorage(3), weir.amp.autocast, weir._C
+weir.diff, weir.plot, weir.tools.lint
 """)
     said = mypy("program.py", folder=tmp_path)
     for expected in (
