@@ -56,7 +56,7 @@ TEST(one_history_for_all) {
   print_message("waived: built without libzstd\n");
   skip();
 #endif
-  static weir__prediction one[TIMES * CONFS], many[TIMES * CONFS];
+  static weir__prediction one[CONFS], many[TIMES * CONFS];
   static const char *const names[] = {"histories/collected", "histories/expandable_capped", "histories/pools_capped",
                                       "traces/cuda_graphs"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -67,13 +67,12 @@ TEST(one_history_for_all) {
     if (weir__recording_load(path, NULL, &recording) || weir__replayer_open(recording, 0, 0, 0, &history))
       fail_msg("%s", weir_last_error());
     weir__parallel parallel = {.threads = 1};
-    weir__parallel_run(&parallel, TIMES * CONFS, predict, history, one, sizeof *one);
+    weir__parallel_run(&parallel, CONFS, predict, history, one, sizeof *one);
     parallel.threads = 6;
     weir__parallel_run(&parallel, TIMES * CONFS, predict, history, many, sizeof *many);
     for (size_t k = 0; k < TIMES * CONFS; k++) {
-      assert_int_equal(one[k].status, WEIR_OK);
-      assert_memory_equal(&one[k], &many[k], sizeof *one);
-      assert_memory_equal(&one[k], &one[k % CONFS], sizeof *one);
+      assert_int_equal(many[k].status, WEIR_OK);
+      assert_memory_equal(&many[k], &one[k % CONFS], sizeof *one);
     }
     weir__replayer_close(history);
     weir__recording_free(recording);
