@@ -25,37 +25,41 @@ static struct {
   const char *to;
 } options = {.table = -1, .device = -1};
 
-static weir_status write_to(const weir__recording *recording, weir_cli_progress *progress, weir__output_file *target) {
-  if (options.format == FORMAT_SQLITE) {
-    weir_status status =
-        weir__export_sqlite(recording, options.device, weir_cli_progress_step, progress,
-                            target->path ? target->path : "standard output", weir__outfile_contents(&target->out));
-    return status ? status : weir__output_file_keep(target);
+static weir_cli_progress *progress;
+
+static weir_status write_text(void *context, FILE *file) {
+  const weir__recording *recording = context;
+  switch ((enum format)options.format) {
+  case FORMAT_JSON:
+    return weir__rewrite(recording, options.device, &weir__json_format, weir_cli_progress_step, progress, file);
+  case FORMAT_CSV:
+    return weir__export_csv(recording, options.device,
+                            options.table < 0 ? WEIR__EXPORT_EVENTS : (weir__export_table)options.table,
+                            weir_cli_progress_step, progress, file);
+  case FORMAT_COLLAPSED:
+    return weir__export_collapsed(recording, options.device, options.moment, options.event, file);
+  case FORMAT_SPEEDSCOPE:
+    return weir__export_speedscope(recording, options.device, options.moment, options.event, file);
+  default:
+    return weir__export_perfetto(recording, options.device, weir_cli_progress_step, progress, file);
   }
-  weir_status status = weir__output_file_open(target);
+}
+
+static weir_status write_database(const weir__recording *recording) {
+  weir__output_file target;
+  weir_status status = weir__output_file_begin(&target, options.to, WEIR__OUTFILE_BY_PATH);
   if (status)
     return status;
-  if (options.format == FORMAT_JSON)
-    status =
-        weir__rewrite(recording, options.device, &weir__json_format, weir_cli_progress_step, progress, target->file);
-  else if (options.format == FORMAT_CSV)
-    status = weir__export_csv(recording, options.device,
-                              options.table < 0 ? WEIR__EXPORT_EVENTS : (weir__export_table)options.table,
-                              weir_cli_progress_step, progress, target->file);
-  else if (options.format == FORMAT_COLLAPSED)
-    status = weir__export_collapsed(recording, options.device, options.moment, options.event, target->file);
-  else if (options.format == FORMAT_SPEEDSCOPE)
-    status = weir__export_speedscope(recording, options.device, options.moment, options.event, target->file);
-  else
-    status = weir__export_perfetto(recording, options.device, weir_cli_progress_step, progress, target->file);
+  status = weir__export_sqlite(recording, options.device, weir_cli_progress_step, progress,
+                               target.path ? target.path : "standard output", weir__outfile_contents(&target.out));
   if (!status)
-    status = weir__output_file_close(target);
-  return status ? status : weir__output_file_keep(target);
+    status = weir__output_file_keep(&target);
+  weir__output_file_end(&target);
+  return status;
 }
 
 static int export_file(const char *file) {
   weir__recording *recording;
-  weir__output_file target;
   if (weir_cli_load(file, &recording))
     return weir_cli_fail("%s", weir_last_error());
   if (options.device >= 0 && weir__recording_check_device(recording, weir_cli_input_name(file), options.device)) {
@@ -64,13 +68,9 @@ static int export_file(const char *file) {
     return WEIR_EXIT_FAILED;
   }
   weir__recording_clean_texts(recording);
-  weir_cli_progress *progress = weir_cli_progress_begin("writing");
-  weir_status status = weir__output_file_begin(
-      &target, options.to, options.format == FORMAT_SQLITE ? WEIR__OUTFILE_BY_PATH : WEIR__OUTFILE_WRITE);
-  if (!status) {
-    status = write_to(recording, progress, &target);
-    weir__output_file_end(&target);
-  }
+  progress = weir_cli_progress_begin("writing");
+  weir_status status = options.format == FORMAT_SQLITE ? write_database(recording)
+                                                       : weir__output_file_write(options.to, write_text, recording);
   weir_cli_progress_end(progress);
   weir__recording_free(recording);
   if (status == WEIR_ERROR_INVALID_ARGUMENT) /* the recording does not have what is to be written */

@@ -28,23 +28,12 @@ static int add(void *context, weir__digest *digest) {
   return status ? weir_cli_fail("%s", weir_last_error()) : WEIR_EXIT_OK;
 }
 
-static int write_all(const weir__digest_union *all) {
-  weir__output_file output;
-  if (weir__output_file_begin(&output, options.output, WEIR__OUTFILE_WRITE))
-    return weir_cli_fail("%s", weir_last_error());
-  weir_status status = weir__output_file_open(&output);
-  bool ok = true;
-  for (size_t i = 0; i < all->count && !status && ok; i++)
-    ok = fwrite(all->items[i].text, 1, all->items[i].size, output.file) == all->items[i].size &&
-         putc('\n', output.file) != EOF;
-  if (!status && !ok)
-    status = weir__fail(WEIR_ERROR_SYSTEM, "cannot write the output: %s", strerror(errno));
-  else if (!status)
-    status = weir__output_file_close(&output);
-  if (!status)
-    status = weir__output_file_keep(&output);
-  weir__output_file_end(&output);
-  return status ? weir_cli_fail("%s", weir_last_error()) : WEIR_EXIT_OK;
+static weir_status write_all(void *context, FILE *file) {
+  const weir__digest_union *all = context;
+  for (size_t i = 0; i < all->count; i++)
+    if (fwrite(all->items[i].text, 1, all->items[i].size, file) != all->items[i].size || putc('\n', file) == EOF)
+      return weir__fail(WEIR_ERROR_SYSTEM, "cannot write the output: %s", strerror(errno));
+  return WEIR_OK;
 }
 
 static int run(int count, char **arguments) {
@@ -53,8 +42,8 @@ static int run(int count, char **arguments) {
     return weir_cli_fail("cannot get random numbers: %s; use --salt", strerror(errno));
   int code = weir_cli_digests_read(count, arguments, add, &all);
   weir__digest_union_finish(&all);
-  if (write_all(&all))
-    code = WEIR_EXIT_FAILED;
+  if (weir__output_file_write(options.output, write_all, &all))
+    code = weir_cli_fail("%s", weir_last_error());
   weir__digest_union_clear(&all);
   return code;
 }

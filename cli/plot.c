@@ -19,19 +19,11 @@ static int kind, by;
 static int axis;
 static const char *output;
 
-static weir_status write_to(const weir__recording *recording, weir__output_file *target) {
-  weir_status status = weir__output_file_open(target);
-  if (!status)
-    status = weir__plot_write(recording, &options, target->file);
-  if (!status)
-    status = weir__output_file_close(target);
-  return status ? status : weir__output_file_keep(target);
-}
+static weir_status draw(void *recording, FILE *file) { return weir__plot_write(recording, &options, file); }
 
 static int run(int count, char **arguments) {
   const char *file = arguments[0];
   weir__recording *recording;
-  weir__output_file target;
   (void)count;
   if (options.moment != WEIR_OFFLINE_AT_AUTO && kind != WEIR_OFFLINE_PLOT_SEGMENTS)
     return weir_cli_usage("--at is for --kind segments");
@@ -50,11 +42,7 @@ static int run(int count, char **arguments) {
     return weir_cli_fail("%s", weir_last_error());
   }
   weir_cli_progress *progress = weir_cli_progress_begin("drawing");
-  weir_status status = weir__output_file_begin(&target, output, WEIR__OUTFILE_WRITE);
-  if (!status) {
-    status = write_to(recording, &target);
-    weir__output_file_end(&target);
-  }
+  weir_status status = weir__output_file_write(output, draw, recording);
   weir_cli_progress_end(progress);
   weir__recording_free(recording);
   return status ? weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error()) : WEIR_EXIT_OK;

@@ -129,20 +129,14 @@ static weir_status pack_recording(int count, char **files, weir__view_data *pack
 
 /* ---- A file ---- */
 
-static weir_status write_file(const weir_cli_page *page, const weir__view_data *data, const weir__view_data *recording,
-                              const char *to) {
-  weir__output_file target;
-  weir_status status = weir__output_file_begin(&target, to, WEIR__OUTFILE_WRITE);
-  if (status)
-    return status;
-  status = weir__output_file_open(&target);
-  if (!status)
-    status =
-        options.data ? weir__view_write(data, target.file) : weir_cli_page_write(page, data, recording, target.file);
-  status = status ? status : weir__output_file_close(&target);
-  status = status ? status : weir__output_file_keep(&target);
-  weir__output_file_end(&target);
-  return status;
+typedef struct contents {
+  const weir_cli_page *page;
+  const weir__view_data *data, *recording;
+} contents;
+
+static weir_status write_contents(void *context, FILE *file) {
+  const contents *c = context;
+  return options.data ? weir__view_write(c->data, file) : weir_cli_page_write(c->page, c->data, c->recording, file);
 }
 
 /* The name of a file without its folder and the endings of recordings. */
@@ -258,7 +252,7 @@ static int write_page(const weir_cli_page *page, const weir__view_data *data, co
       return weir_cli_fail("%s: there is such a file, and it is no page of weir view; -o names another",
                            weir_cli_escaped(name));
   }
-  if (write_file(page, data, recording, to))
+  if (weir__output_file_write(to, write_contents, &(contents){page, data, recording}))
     return weir_cli_fail("%s", weir_last_error());
   if (strcmp(to, "-") == 0)
     return WEIR_EXIT_OK;

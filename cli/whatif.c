@@ -193,27 +193,18 @@ static void print_json(const weir_cli_history *h) {
   weir_cli_json_end();
 }
 
+static weir_status write_pickle(void *history, FILE *file) {
+  return weir__rewrite(weir__whatif_history_recording(history), -1, &weir__pickle_format, NULL, NULL, file);
+}
+
 /* Writes the predicted history of the only settings. */
 static weir_status write_history(const char *path) {
-  weir__output_file output;
   weir__whatif_row row;
   weir__whatif_history *history = NULL;
   weir__whatif_predict(&whatif.of, WEIR__WHATIF_OWN_ROWS, &row, &history);
   weir_status status = row.p.status;
-  if (status)
-    return status;
-  status = weir__output_file_begin(&output, path, WEIR__OUTFILE_WRITE);
-  if (!status) {
-    status = weir__output_file_open(&output);
-    if (!status)
-      status =
-          weir__rewrite(weir__whatif_history_recording(history), -1, &weir__pickle_format, NULL, NULL, output.file);
-    if (!status)
-      status = weir__output_file_close(&output);
-    if (!status)
-      status = weir__output_file_keep(&output);
-    weir__output_file_end(&output);
-  }
+  if (!status)
+    status = weir__output_file_write(path, write_pickle, history);
   weir__whatif_history_free(history);
   return status;
 }

@@ -154,3 +154,19 @@ void weir__output_file_end(weir__output_file *output) {
   free(output->path);
   *output = (weir__output_file){0};
 }
+
+weir_status weir__output_file_write(const char *path, weir_status (*write)(void *context, FILE *file), void *context) {
+  weir__output_file output;
+  weir_status status = weir__output_file_begin(&output, path, WEIR__OUTFILE_WRITE);
+  if (status)
+    return status;
+  status = weir__output_file_open(&output);
+  if (!status)
+    status = write(context, output.file);
+  if (!status)
+    status = weir__output_file_close(&output);
+  if (!status)
+    status = weir__output_file_keep(&output);
+  weir__output_file_end(&output);
+  return status;
+}

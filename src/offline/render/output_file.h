@@ -28,3 +28,6 @@ weir_status weir__output_file_keep(weir__output_file *output);
 
 /* Removes what was not kept. */
 void weir__output_file_end(weir__output_file *output);
+
+/* All of these: the contents that `write` makes are put in place if it succeeds. */
+weir_status weir__output_file_write(const char *path, weir_status (*write)(void *context, FILE *file), void *context);
