@@ -1,6 +1,3 @@
-/*
- * Creating and destroying an allocator.
- */
 #include "alloc/allocator.h"
 
 #include <stdio.h>

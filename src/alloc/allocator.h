@@ -1,5 +1,5 @@
 /*
- * Creating an allocator (allocator.c).
+ * Creating and destroying an allocator.
  */
 #pragma once
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "alloc/allocator.h"
-#include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/backend_port.h"
 #include "alloc/cache/growth.h"
 #include "alloc/cache/trace.h"
 #include "base/thread.h"
@@ -67,28 +67,32 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
   return status;
 }
 
-weir_status weir_allocator_settings(weir_allocator *allocator, char *text, size_t size, size_t *length) {
-  WEIR__CHECK_ARGUMENT(allocator);
+/* The value of a key, or all settings if it is NULL. */
+static weir_status put_settings(const char *caller, weir_allocator *allocator, const char *key, char *text, size_t size,
+                                size_t *length) {
+  const weir__settings *settings = atomic_load(&allocator->settings);
+  size_t whole = 0;
   if (size && !text)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", __func__);
-  size_t whole = weir__settings_format(atomic_load(&allocator->settings), text, size);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", caller);
+  if (!key)
+    whole = weir__settings_format(settings, text, size);
+  else if (!weir__setting_format(settings, key, text, size, &whole))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: unknown key '%s'", caller, key);
   if (length)
     *length = whole;
   return WEIR_OK;
 }
 
+weir_status weir_allocator_settings(weir_allocator *allocator, char *text, size_t size, size_t *length) {
+  WEIR__CHECK_ARGUMENT(allocator);
+  return put_settings(__func__, allocator, NULL, text, size, length);
+}
+
 weir_status weir_allocator_setting(weir_allocator *allocator, const char *key, char *text, size_t size,
                                    size_t *length) {
-  size_t whole;
   WEIR__CHECK_ARGUMENT(allocator);
   WEIR__CHECK_ARGUMENT(key);
-  if (size && !text)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", __func__);
-  if (!weir__setting_format(atomic_load(&allocator->settings), key, text, size, &whole))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: unknown key '%s'", __func__, key);
-  if (length)
-    *length = whole;
-  return WEIR_OK;
+  return put_settings(__func__, allocator, key, text, size, length);
 }
 
 weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int device, weir_cu_stream stream,

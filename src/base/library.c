@@ -88,33 +88,14 @@ unsigned long long weir__images_loaded(void) {
 
 #else
 
-void *weir__library_open(const char *name) {
-  (void)name;
-  return NULL;
-}
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* most of these do nothing */
 
+void *weir__library_open(const char *name) { return NULL; }
 const char *weir__library_error(void) { return "this system has no shared libraries"; }
-
-void *weir__library_symbol(void *library, const char *name) {
-  (void)library;
-  (void)name;
-  return NULL;
-}
-
-void weir__library_close(void *library) { (void)library; }
-
-bool weir__library_at(uint64_t address, const char **function, const char **file) {
-  (void)address;
-  (void)function;
-  (void)file;
-  return false;
-}
-
-void weir__images_each(void (*each)(void *context, const weir__image *image), void *context) {
-  (void)each;
-  (void)context;
-}
-
+void *weir__library_symbol(void *library, const char *name) { return NULL; }
+void weir__library_close(void *library) {}
+bool weir__library_at(uint64_t address, const char **function, const char **file) { return false; }
+void weir__images_each(void (*each)(void *context, const weir__image *image), void *context) {}
 unsigned long long weir__images_loaded(void) { return 0; }
 
 #endif

@@ -1,6 +1,3 @@
-/*
- * The slow path of the lock.
- */
 #include "base/lock.h"
 
 #include "base/thread.h"

@@ -147,6 +147,8 @@ void weir__unmap(const void *at, size_t bytes) { munmap((void *)at, bytes); }
 
 #else
 
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* most of these do nothing */
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,11 +168,7 @@ bool weir__map_commit(void *at, size_t bytes) {
   return true;
 }
 
-bool weir__map_discard(void *at, size_t bytes) {
-  (void)at;
-  (void)bytes;
-  return false;
-}
+bool weir__map_discard(void *at, size_t bytes) { return false; }
 
 void *weir__map_memory(size_t bytes) { return calloc(1, bytes); }
 
@@ -181,10 +179,7 @@ void *weir__map_aligned_memory(size_t bytes, size_t alignment) {
   return memory;
 }
 
-bool weir__map_populate(void *at, size_t bytes) {
-  (void)at, (void)bytes;
-  return true;
-}
+bool weir__map_populate(void *at, size_t bytes) { return true; }
 
 void *weir__map_grow(void *memory, size_t old_bytes, size_t bytes) {
   char *grown = realloc(memory, bytes);
@@ -206,32 +201,20 @@ const void *weir__map_file(int descriptor, size_t bytes) {
   return memory;
 }
 
-int weir__map_allocate_file(int descriptor, uint64_t from, uint64_t bytes) {
-  (void)descriptor;
-  (void)from;
-  (void)bytes;
-  return ENOSYS;
-}
+int weir__map_allocate_file(int descriptor, uint64_t from, uint64_t bytes) { return ENOSYS; }
 
 int weir__map_memory_file(const char *name, uint64_t bytes) {
-  (void)name;
-  (void)bytes;
   errno = ENOSYS;
   return -1;
 }
 
 void *weir__map_shared_file(int descriptor, size_t bytes) {
-  (void)descriptor;
-  (void)bytes;
   errno = ENOSYS;
   return NULL;
 }
 
 bool weir__map_replace(void *at, size_t bytes) { return weir__map_commit(at, bytes); }
 
-void weir__unmap(const void *at, size_t bytes) {
-  (void)bytes;
-  free((void *)at);
-}
+void weir__unmap(const void *at, size_t bytes) { free((void *)at); }
 
 #endif

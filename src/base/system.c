@@ -170,8 +170,9 @@ void weir__sort(void *items, size_t count, size_t size, int (*compare)(const voi
 
 #else
 
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* most of these do nothing */
+
 int weir__descriptor_copy(int descriptor) {
-  (void)descriptor;
   errno = ENOSYS;
   return -1;
 }
@@ -179,55 +180,22 @@ int weir__descriptor_copy(int descriptor) {
 int weir__process_open(int process) { return weir__descriptor_copy(process); }
 
 int weir__process_take_descriptor(int process_descriptor, int number) {
-  (void)number;
   return weir__descriptor_copy(process_descriptor);
 }
 
-bool weir__opened_process_has_ended(int process_descriptor) {
-  (void)process_descriptor;
-  return false;
-}
-
-void weir__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {
-  (void)word;
-  (void)value;
-  (void)ns;
-}
-
-void weir__futex_wake(_Atomic uint32_t *word) { (void)word; }
-
-bool weir__process_start_time(int process, uint64_t *ticks) {
-  (void)ticks;
-  return weir__descriptor_copy(process) >= 0;
-}
-
+bool weir__opened_process_has_ended(int process_descriptor) { return false; }
+void weir__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {}
+void weir__futex_wake(_Atomic uint32_t *word) {}
+bool weir__process_start_time(int process, uint64_t *ticks) { return weir__descriptor_copy(process) >= 0; }
 uint64_t weir__process_namespace(void) { return 0; }
-
-bool weir__process_has_ended(int process) {
-  (void)process;
-  return false;
-}
-
-int weir__process_open_file(int process, int number, const char *name) {
-  (void)number;
-  (void)name;
-  return weir__descriptor_copy(process);
-}
-
+bool weir__process_has_ended(int process) { return false; }
+int weir__process_open_file(int process, int number, const char *name) { return weir__descriptor_copy(process); }
 bool weir__descriptors_raise_limit(void) { return false; }
-
 size_t weir__descriptors_limit(void) { return 0; }
-
 uint64_t weir__memory_available(void) { return UINT64_MAX; }
-
 bool weir__random_bytes(void *bytes, size_t size) { return getentropy(bytes, size) == 0; }
-
 const char *weir__secure_getenv(const char *name) { return getenv(name); }
-
-void weir__host_name(char *name, size_t size) {
-  (void)size;
-  name[0] = 0;
-}
+void weir__host_name(char *name, size_t size) { name[0] = 0; }
 
 /* The comparison of qsort has no context; there is one thread. */
 static int (*current_compare)(const void *a, const void *b, void *context);

@@ -123,6 +123,9 @@ static inline int weir__process_id(void) { return (int)getpid(); }
 
 #else
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* most of these do nothing */
+
 /* How often it is locked. Of one thread, only a trylock can find it locked. */
 typedef struct weir__mutex {
   int depth;
@@ -137,7 +140,6 @@ static inline void weir__mutex_lock(weir__mutex *mutex) { mutex->depth++; }
 static inline bool weir__mutex_trylock(weir__mutex *mutex) { return mutex->depth ? false : ++mutex->depth; }
 static inline void weir__mutex_unlock(weir__mutex *mutex) { mutex->depth--; }
 static inline bool weir__mutex_lock_until(weir__mutex *mutex, uint64_t deadline_ns) {
-  (void)deadline_ns;
   return weir__mutex_trylock(mutex);
 }
 
@@ -149,17 +151,8 @@ static inline void weir__cond_init(weir__cond *cond) { (void)cond; }
 static inline void weir__cond_destroy(weir__cond *cond) { (void)cond; }
 static inline void weir__cond_signal(weir__cond *cond) { (void)cond; }
 static inline void weir__cond_broadcast(weir__cond *cond) { (void)cond; }
-static inline void weir__cond_wait(weir__cond *cond, weir__mutex *mutex) {
-  (void)cond;
-  (void)mutex;
-  abort();
-}
-static inline bool weir__cond_wait_until(weir__cond *cond, weir__mutex *mutex, uint64_t deadline_ns) {
-  (void)cond;
-  (void)mutex;
-  (void)deadline_ns;
-  return false;
-}
+static inline void weir__cond_wait(weir__cond *cond, weir__mutex *mutex) { abort(); }
+static inline bool weir__cond_wait_until(weir__cond *cond, weir__mutex *mutex, uint64_t deadline_ns) { return false; }
 
 typedef struct weir__semaphore {
   int count;
@@ -187,12 +180,7 @@ static inline void weir__once(weir__once_flag *flag, void (*run)(void)) {
 
 typedef int weir__thread_id;
 
-static inline int weir__thread_start(weir__thread_id *thread, void *(*run)(void *), void *argument) {
-  (void)thread;
-  (void)run;
-  (void)argument;
-  return ENOSYS;
-}
+static inline int weir__thread_start(weir__thread_id *thread, void *(*run)(void *), void *argument) { return ENOSYS; }
 static inline int weir__thread_start_quiet(weir__thread_id *thread, void *(*run)(void *), void *argument) {
   return weir__thread_start(thread, run, argument);
 }
@@ -208,7 +196,6 @@ typedef struct weir__thread_key {
 } weir__thread_key;
 
 static inline int weir__thread_key_create(weir__thread_key *key, void (*destructor)(void *value)) {
-  (void)destructor;
   key->value = calloc(1, sizeof *key->value);
   return key->value ? 0 : ENOMEM;
 }
@@ -219,13 +206,11 @@ static inline int weir__thread_key_set(weir__thread_key key, void *value) {
   return 0;
 }
 
-static inline void weir__at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void)) {
-  (void)before;
-  (void)in_parent;
-  (void)in_child;
-}
+static inline void weir__at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void)) {}
 
 static inline int weir__process_id(void) { return 1; }
+
+#pragma GCC diagnostic pop
 
 #endif
 

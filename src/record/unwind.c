@@ -182,18 +182,10 @@ __attribute__((noinline)) void weir__unwind_learn(size_t most) {
 
 #else
 
-bool weir__unwind_start(void *library) {
-  (void)library;
-  return false;
-}
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* without registers that are known, nothing is walked */
 
-size_t weir__unwind_walk(const void *frame, uint64_t *addresses, size_t room) {
-  (void)frame;
-  (void)addresses;
-  (void)room;
-  return 0;
-}
-
-void weir__unwind_learn(size_t most) { (void)most; }
+bool weir__unwind_start(void *library) { return false; }
+size_t weir__unwind_walk(const void *frame, uint64_t *addresses, size_t room) { return 0; }
+void weir__unwind_learn(size_t most) {}
 
 #endif

@@ -1,6 +1,3 @@
-/*
- * The arenas of a pool: creation and destruction.
- */
 #include "alloc/cache/arena.h"
 
 #include <stdlib.h>

@@ -1,6 +1,3 @@
-/*
- * The index of free blocks, and the tree of unmapped blocks.
- */
 #include "alloc/cache/index.h"
 
 #include <stdlib.h>

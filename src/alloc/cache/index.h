@@ -1,5 +1,5 @@
 /*
- * The index: free blocks in order of size, then address.
+ * The index: free blocks in order of size, then address; and the tree of unmapped blocks.
  *
  * Sizes are in units of 512 bytes and sorted into bins: one per size below 128 MiB, and 64 per power of two above. A
  * bit per bin says whether it has blocks, a bit per row of 64 bins whether any of them has, and a bit per group of 64

@@ -1,6 +1,3 @@
-/*
- * Observers of the program, and the witness of an adapter.
- */
 #include "alloc/cache/observers.h"
 
 #include "alloc/cache/trace.h"

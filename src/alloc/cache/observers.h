@@ -1,5 +1,5 @@
 /*
- * Calls the observers of the program. No lock is held.
+ * The observers of the program, and the witness of an adapter. No lock is held.
  */
 #pragma once
 

@@ -1,6 +1,3 @@
-/*
- * Single pointers: lookup, and allocation at a given address.
- */
 #include "alloc/cache/pointer.h"
 
 #include <stdio.h>

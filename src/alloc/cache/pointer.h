@@ -1,5 +1,5 @@
 /*
- * Lookup of single pointers.
+ * Single pointers: lookup, and allocation at a given address.
  */
 #pragma once
 

@@ -1,6 +1,3 @@
-/*
- * Releasing cached memory to the driver. The heap's lock is held.
- */
 #include "alloc/cache/reclaim.h"
 
 #include <stdlib.h>

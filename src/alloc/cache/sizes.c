@@ -1,6 +1,3 @@
-/*
- * Sizes: rounding of requests, and sizes of segments.
- */
 #include "alloc/cache/sizes.h"
 
 /* The power-of-two interval, from 1 MiB up, that contains a size. */

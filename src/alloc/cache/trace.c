@@ -109,10 +109,15 @@ weir__writer *weir__arena_new_writer(weir__arena *arena, weir__recorder *history
   return arena->writer;
 }
 
+/* The writer of an arena if its history is recorded. */
+static weir__writer *writer_of(weir__arena *arena) {
+  weir__recorder *history = atomic_load_explicit(&arena->pool->heap->allocator->history, memory_order_acquire);
+  return history && weir__recorder_is_on(history) ? weir__arena_writer(arena, history) : NULL;
+}
+
 void weir__trace_arena(weir__arena *arena, weir_trace_action action, uint64_t address, uint64_t bytes, uint32_t stack) {
   weir_allocator *allocator = arena->pool->heap->allocator;
-  weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  weir__writer *writer = history && weir__recorder_is_on(history) ? weir__arena_writer(arena, history) : NULL;
+  weir__writer *writer = writer_of(arena);
   uint32_t op_stack = weir__op_stack();
   if (writer)
     weir__recorder_write(writer, action, address, bytes, op_stack ? op_stack : stack);
@@ -122,8 +127,7 @@ void weir__trace_arena(weir__arena *arena, weir_trace_action action, uint64_t ad
 
 void weir__trace_freed(weir__arena *arena, const weir__block *block) {
   weir_allocator *allocator = arena->pool->heap->allocator;
-  weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  weir__writer *writer = history && weir__recorder_is_on(history) ? weir__arena_writer(arena, history) : NULL;
+  weir__writer *writer = writer_of(arena);
   if (writer)
     weir__recorder_write_freed(writer, block->address, block->requested, weir__op_stack(), weir__clock_ticks());
   if (has_listeners(allocator)) {
@@ -178,10 +182,7 @@ void weir__trace_limit(const weir__heap *heap) {
 }
 
 void weir__trace_taken(weir__arena *arena, const weir__block *block) {
-  weir__recorder *history = atomic_load_explicit(&arena->pool->heap->allocator->history, memory_order_acquire);
-  if (!history || !history->file || !weir__recorder_is_on(history))
-    return;
-  weir__writer *writer = weir__arena_writer(arena, history);
+  weir__writer *writer = file_of(arena->pool->heap->allocator) ? writer_of(arena) : NULL;
   if (writer)
     weir__recorder_write(writer, WEIR__ACTION_TAKEN, block->address, weir__block_bytes(block), 0);
 }

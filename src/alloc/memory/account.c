@@ -224,23 +224,18 @@ static int64_t below_peak(const weir__accounts *tree, weir_stat_kind kind, size_
   return tree->peak[kind].at[i] - measured(&tree->device.published[kind], i) - measured(&tree->shares[kind], i);
 }
 
-static bool is_beyond_peak(const weir__accounts *tree, weir_stat_kind kind) {
-  for (size_t i = 0; i < WEIR__COUNTS; i++)
-    if (below_peak(tree, WEIR_STAT_ALL, i) < 0 || below_peak(tree, kind, i) < 0)
-      return true;
-  return false;
-}
-
-/* `streams` counts the other streams that are in an operation. Returns false if no sum exceeds its peak. */
-static bool raise_peaks(weir__accounts *tree, int streams) {
-  bool is_raised = false;
+/* Whether a sum exceeds its peak; with `raise`, the peak becomes the sum, and more for each of the `streams` that are
+ * in an operation. */
+static bool exceeds_peaks(weir__accounts *tree, bool raise, int streams) {
+  bool exceeds = false;
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
     for (size_t i = 0; i < WEIR__COUNTS; i++)
       if (below_peak(tree, kind, i) < 0) {
-        tree->peak[kind].at[i] -= below_peak(tree, kind, i) - (streams ? (streams + 1) * spare[i] : 0);
-        is_raised = true;
+        exceeds = true;
+        if (raise)
+          tree->peak[kind].at[i] -= below_peak(tree, kind, i) - (streams ? (streams + 1) * spare[i] : 0);
       }
-  return is_raised;
+  return exceeds;
 }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -287,10 +282,9 @@ void weir__account_claim(weir__arena_account *arena) {
   publish(arena);
   if (arena->has_quota)
     sum(tree->shares, arena->kind, &arena->share, -1);
-  if (is_beyond_peak(tree, arena->kind)) {
+  if (exceeds_peaks(tree, false, 0)) {
     int streams = revoke_quotas(tree, arena);
-    bool is_raised = raise_peaks(tree, streams);
-    tree->share_shift = is_raised ? 0 : (int)least(tree->share_shift + 1, smallest_share);
+    tree->share_shift = exceeds_peaks(tree, true, streams) ? 0 : (int)least(tree->share_shift + 1, smallest_share);
   }
   tree->repeats = tree->claimant == arena ? tree->repeats + 1 : 0;
   tree->claimant = arena;
@@ -341,7 +335,7 @@ void weir__account_count(weir__arena_account *arena, const weir__amounts *change
   }
   publish(arena);
   report_added(arena);
-  raise_peaks(arena->tree, 0);
+  exceeds_peaks(arena->tree, true, 0);
   unlock_tree(arena, true);
 }
 
@@ -371,7 +365,7 @@ static weir_stat stat_of(const weir__accounts *tree, int kind, size_t i, bool ac
 static void lock_exact(weir__accounts *tree) {
   weir__lock_acquire(&tree->lock);
   if (revoke_quotas(tree, NULL))
-    raise_peaks(tree, 0); /* covers arenas that exceeded their quota and wait for the tree's lock */
+    exceeds_peaks(tree, true, 0); /* covers arenas that exceeded their quota and wait for the tree's lock */
 }
 
 void weir__accounts_read(weir__accounts *tree, weir_allocator_stats *stats) {

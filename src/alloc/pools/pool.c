@@ -1,6 +1,3 @@
-/*
- * The public calls of private pools, and the scopes that route allocations to them.
- */
 #include "alloc/pools/pool.h"
 
 #include <stdatomic.h>

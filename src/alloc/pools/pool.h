@@ -1,5 +1,5 @@
 /*
- * The scopes that route allocations to private pools.
+ * The public calls of private pools, and the scopes that route allocations to them.
  */
 #pragma once
 
