@@ -230,7 +230,7 @@ TEST(statistics) {
   expect_wrong("1 events and blocks are pending, and allocations do not poll");
   weir__slow_reason_set(&allocator->heaps[0], WEIR__SLOW_PENDING, true);
   SPOIL(weir__block_cold_of(block_of(c))->events, 2,
-        "1 events are queued and 0 blocks are in limbo, but blocks wait for 2");
+        "1 events are queued, 0 blocks are in limbo and 0 in quarantine, but blocks wait for 2");
   soft_step_all();
   put(a);
   put(b);
