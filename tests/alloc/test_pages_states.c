@@ -39,8 +39,8 @@ enum planted {
 };
 static enum planted planted;
 #define WEIR__PLANTED(fault) (planted == (fault))
-#include "alloc/memory/pages.c"
-#include "alloc/memory/retire.c"
+#include "alloc/memory/pages.c"  /* NOLINT(bugprone-suspicious-include): with the faults planted */
+#include "alloc/memory/retire.c" /* NOLINT(bugprone-suspicious-include) */
 #include "support/valid.h"
 
 #define SLOT ((uint64_t)2 << 20)

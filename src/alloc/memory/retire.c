@@ -14,7 +14,7 @@ static void fence_passed(void *context, void *batch) {
 void weir__retired_unmap(weir__pages *pages, weir__retirement *retirement) {
   int left = UNMAPS_AT_ONCE;
   weir__fences_poll(&retirement->fences, pages->driver, false, fence_passed, NULL);
-  for (uint8_t fence = 1; fence <= WEIR__ALIAS_FENCES; fence++) {
+  for (int fence = 1; fence <= WEIR__ALIAS_FENCES; fence++) {
     weir__alias_batch *batch = &retirement->batches[fence - 1];
     if (!batch->is_used || (!batch->has_passed && !WEIR__PLANTED(ignores_fences)))
       continue;
