@@ -114,6 +114,51 @@ def test_nested_mempool():
     del a, b, c
 
 
+def test_threads_use_one_mempool():
+    pool = weir.MemPool()
+    ready = threading.Barrier(4)
+    kept = []
+
+    def use_pool():
+        with weir.use_mem_pool(pool):
+            ready.wait()  # all four are inside
+            kept.append(weir.buffer(MIB))
+            ready.wait()
+        kept.append(weir.buffer(MIB))
+
+    threads = [threading.Thread(target=use_pool) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert live_blocks(pool.id) == 4 and len(kept) == 8 and pool.use_count() == 1
+    kept.clear()
+
+
+@pytest.mark.parametrize("graph_first", [True, False])
+def test_mempool_and_graph(graph_first):
+    """A thread's pool comes before a capture, whichever began first. Other threads allocate in the graph's pool."""
+    pool, graph, stream = weir.MemPool(), weir.CUDAGraph(), weir.Stream()
+    theirs = []
+
+    def backward():
+        with weir.stream(stream):
+            theirs.append(weir.buffer(MIB))
+
+    capture = weir.graph(graph, stream=stream, capture_error_mode="thread_local")
+    scopes = [capture, weir.use_mem_pool(pool)] if graph_first else [weir.use_mem_pool(pool), capture]
+    with scopes[0], scopes[1]:
+        mine = filled(MIB, 1)
+        thread = threading.Thread(target=backward)
+        thread.start()
+        thread.join()
+    assert live_blocks(pool.id) == 1 and live_blocks(graph.pool()) == 1
+    graph.replay()
+    weir.synchronize()
+    del mine, theirs[:], capture, scopes, graph
+    weir.synchronize()
+
+
 def test_use_mem_pool_ends_with_an_exception():
     pool = weir.MemPool()
     with pytest.raises(ZeroDivisionError):
