@@ -126,6 +126,15 @@ class version:
     cuda = os.environ.get("FAKE_CUDA", "13.0") or None
 def compiled_with_cxx11_abi():
     return True
+class _Pluggable:
+    def __init__(self, path, alloc, free):
+        assert os.path.exists(path), path
+        self.set_init_fn = lambda address: setattr(self, "init", address)
+    def allocator(self):
+        return self
+class cuda:
+    class memory:
+        CUDAPluggableAllocator = _Pluggable
 for entry in entry_points(group="torch.backends"):
     entry.load()()
 END
@@ -180,6 +189,17 @@ place=$("$python" -m weir torch-build)
 built 2
 (cd "$work" && PYTHONPATH=$site "$python" -m weir torch-build 2>&1 || true) | grep -q 'PyTorch is not installed' || fail "torch-build"
 ok "torch-build"
+FAKE_TORCH=2.99.0 train
+grep -q 'PyTorch 2.99.0 is newer than this adapter.*--pluggable-only.*PyTorch keeps its own allocator' "$work/err" ||
+  fail "an unknown PyTorch: $(cat "$work/err")"
+FAKE_TORCH=2.99.0 WEIR_TORCH=0 "$python" -c 'import weir_torch
+library = weir_torch.pluggable_allocator()
+assert library.allocator().init, "no hooks"
+weir_torch.pluggable_allocator()' 2>"$work/err" || fail "$(cat "$work/err")"
+[ "$(grep -c 'building the pluggable library' "$work/err")" = 1 ] || fail "$(cat "$work/err")"
+! grep -q 'building the adapter' "$work/err" || fail "$(cat "$work/err")"
+built 2
+ok "a PyTorch that is not known has the pluggable library"
 FAKE_TORCH=2.12.1 train
 built 3
 grep -q '^installed$' "$work/out" || fail "another PyTorch: $(cat "$work/err")"

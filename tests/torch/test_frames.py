@@ -21,7 +21,7 @@ ADAPTER = os.path.join(os.path.dirname(os.path.dirname(HERE)), "adapters", "torc
 CHILD = r"""
 import ctypes, os, sys, threading, time
 import weir_torch
-weir_torch._record_frames()
+weir_torch._record_frames(weir_torch.library_folder())
 weir = ctypes.CDLL(os.path.join(weir_torch.library_folder(), "libweir.so.0"))
 weir.weir_allocator_alloc.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p]
 weir.weir_allocator_free.argtypes = [ctypes.c_void_p, ctypes.c_void_p]

@@ -71,14 +71,14 @@ def _load():
     return library
 
 
-def _record_frames():
+def _record_frames(folder):
     """Adds Python frames to the stacks of a recording (WEIR_RECORD, WEIR_RECORD_STACKS) until the interpreter ends."""
     global _frames
     wanted = os.environ.get("WEIR_RECORD_STACKS", "") not in ("", "none")
     if _frames is not None or not wanted or not os.environ.get("WEIR_RECORD"):
         return
     for name in (sysconfig.get_config_var("SOABI"), "public"):
-        path = os.path.join(library_folder(), f"libweir_torch_frames.{name}.so")
+        path = os.path.join(folder, f"libweir_torch_frames.{name}.so")
         if not os.path.exists(path):
             continue
         library = ctypes.PyDLL(path)  # with the GIL
@@ -88,7 +88,7 @@ def _record_frames():
             _frames = library
             return
     warnings.warn("weir: the stacks of WEIR_RECORD have no Python frames: libweir_torch_frames was not found in"
-                  f" {library_folder()}. Build it: python3 adapters/torch/build.py", stacklevel=3)
+                  f" {folder}. Build it: python3 adapters/torch/build.py", stacklevel=3)
 
 
 def install(pinned=None):
@@ -103,7 +103,7 @@ def install(pinned=None):
         raise RuntimeError("weir: " + problem.decode(errors="replace"))
     if pinned or (pinned is None and os.environ.get("WEIR_TORCH_PINNED") == "1"):
         install_pinned()
-    _record_frames()
+    _record_frames(library_folder())
     if os.environ.get("WEIR_DRIVER_TIMING", "1") not in ("", "1"):
         atexit.unregister(_write_timing)
         atexit.register(_write_timing)
@@ -223,8 +223,13 @@ def pluggable_allocator():
     """
     import torch
 
-    _record_frames()
-    path = os.path.join(library_folder(), "libweir_torch_pluggable.so")
+    folder = os.environ.get("WEIR_TORCH_LIBRARIES") or _folder
+    if folder is None:
+        from weir_torch import _build
+
+        folder = _build.pluggable_folder(_HERE)
+    _record_frames(folder)
+    path = os.path.join(folder, "libweir_torch_pluggable.so")
     pluggable = torch.cuda.memory.CUDAPluggableAllocator(path, "weir_torch_alloc", "weir_torch_free")
     library, inner = ctypes.CDLL(path), pluggable.allocator()
     for setter, name in (("set_init_fn", "weir_torch_init"), ("set_reset_fn", "weir_torch_reset"),

@@ -19,6 +19,7 @@ import sysconfig
 import tempfile
 
 LIBRARY = "libweir_torch.so"
+PLUGGABLE = "libweir_torch_pluggable.so"  # works with every PyTorch
 
 
 def installed_torch():
@@ -63,6 +64,14 @@ def folder(own):
     if package is None or torch is None:
         return own
     return cached(package, torch)
+
+
+def pluggable_folder(own):
+    """The folder with the pluggable library. It is built alone, since it does not need the adapter."""
+    package, torch = sources(), installed_torch()
+    if os.path.exists(os.path.join(own, PLUGGABLE)) or package is None or torch is None:
+        return own
+    return cached(package, torch, library=PLUGGABLE)
 
 
 # ---- The cache ----
@@ -116,32 +125,37 @@ def _lock(path):
         os.close(descriptor)
 
 
-def cached(package, torch, clean=False):
-    """Returns the folder of the cache that has the libraries for this PyTorch, and builds them if it has none."""
+def cached(package, torch, clean=False, library=LIBRARY):
+    """Returns the folder of the cache that has the libraries for this PyTorch, and builds them if it has none. PLUGGABLE:
+    that library alone."""
     base = os.path.join(cache_folder(), "torch")
     os.makedirs(base, mode=0o700, exist_ok=True)
     _check_private(os.path.dirname(base))
     _check_private(base)
     final = os.path.join(base, _key(package, torch))
+    if library == PLUGGABLE and not os.path.exists(os.path.join(final, "weir_torch", library)):
+        final += "-pluggable"
     found = os.path.join(final, "weir_torch")
-    if not clean and os.path.exists(os.path.join(found, LIBRARY)):
+    if not clean and os.path.exists(os.path.join(found, library)):
         _check_private(final)
         return found
     with _lock(final + ".lock"):
         if clean:
             shutil.rmtree(final, ignore_errors=True)
-        if not os.path.exists(os.path.join(found, LIBRARY)):
-            _build(package, torch, base, final)
+        if not os.path.exists(os.path.join(found, library)):
+            _build(package, torch, base, final, ["--pluggable-only"] if library == PLUGGABLE else [])
     return found
 
 
-def _build(package, torch, base, final):
-    print(f"weir: building the adapter for PyTorch {torch} into {final}: once, for a minute or two", file=sys.stderr,
+def _build(package, torch, base, final, options):
+    what = "the pluggable library" if options else f"the adapter for PyTorch {torch}"
+    print(f"weir: building {what} into {final}: once{'' if options else ', for a minute or two'}", file=sys.stderr,
           flush=True)
     work = tempfile.mkdtemp(prefix="build-", dir=base)  # readable by the user alone
     try:
         script = os.path.join(package, "adapter", "adapters", "torch", "build.py")
-        command = [sys.executable, "-B", script, "--weir", os.path.join(package, "lib", "libweir.so.0"), "--out", work]
+        command = [sys.executable, "-B", script, "--weir", os.path.join(package, "lib", "libweir.so.0"), "--out", work,
+                   *options]
         # PyTorch must not ask for the adapter while it is built.
         done = subprocess.run(command, env={**os.environ, "WEIR_TORCH": "0"}, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
