@@ -159,7 +159,8 @@ static void delete_thread_scope(weir__scope *scope) {
     if (scope->next)
       scope->next->previous = scope->previous;
     *(scope->previous ? &scope->previous->next : &heap->thread_scopes) = scope->next;
-    weir__slow_reason_set(heap, WEIR__SLOW_SCOPED, heap->thread_scopes != NULL);
+    if (!heap->thread_scopes) /* else all threads would read that word again */
+      weir__slow_reason_set(heap, WEIR__SLOW_SCOPED, false);
     weir__route_leave(scope->pool);
   }
   weir__scopes_unlock();
@@ -199,8 +200,9 @@ static void add_thread_scope(weir__heap *heap, weir__scope *scope) {
   scope->next = heap->thread_scopes;
   if (scope->next)
     scope->next->previous = scope;
+  else
+    weir__slow_reason_set(heap, WEIR__SLOW_SCOPED, true);
   heap->thread_scopes = scope;
-  weir__slow_reason_set(heap, WEIR__SLOW_SCOPED, true);
   weir__scopes_unlock();
 }
 
