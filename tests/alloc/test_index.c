@@ -6,6 +6,7 @@
 
 #include "alloc/cache/index.h"
 #include "support/soft.h"
+#include "support/valid.h"
 
 enum { BLOCKS = 600 };
 static weir__block *blocks; /* in the region, like the blocks of an arena */

@@ -80,10 +80,6 @@ weir__block *weir__index_previous(weir__index *index, const weir__block *block);
 weir__block *weir__index_first(weir__index *index);
 weir__block *weir__index_last(weir__index *index);
 void weir__index_clear(weir__index *index);
-bool weir__index_has(const weir__index *index, const weir__block *block);
-
-/* Walks the whole index and counts its blocks. Returns -1 if one is out of place. */
-long weir__index_count(const weir__index *index);
 
 void weir__index_insert_wide(weir__index *index, weir__block *block);
 void weir__index_remove_wide(weir__index *index, weir__block *block);
