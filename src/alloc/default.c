@@ -6,7 +6,6 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "alloc/cache/heap.h"
 #include "base/thread.h"

@@ -1,6 +1,5 @@
 #include "base/parallel.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"

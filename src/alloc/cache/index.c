@@ -1,7 +1,6 @@
 #include "alloc/cache/index.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- Treaps ---- */
 

@@ -3,7 +3,6 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/backend_port.h"

@@ -3,7 +3,6 @@
  */
 #include "alloc/cache/uncached.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/environment.h"

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 
 #include "alloc/host/host.h"
-#include "base/base.h"
 #include "driver/call.h"
 
 weir__host_graph *weir__host_take_ended(weir_host_allocator *host) {

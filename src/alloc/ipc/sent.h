@@ -10,11 +10,6 @@
 #pragma once
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "weir/driver.h"
-#include "weir/status.h"
 
 struct weir__heap;
 struct weir__block;
