@@ -1,6 +1,6 @@
 #!/bin/sh
-# coverage.sh SOURCE_DIR: every test that docs/evidence/coverage.md and compute/docs/coverage.md name exists, and its
-# program runs it. The core's page names none of compute's.
+# coverage.sh SOURCE_DIR: every test that docs/evidence/coverage.md and compute/docs/compute-coverage.md name exists,
+# and its program runs it. The core's page names none of compute's.
 # shellcheck disable=SC2016 # the backticks are those of the page
 set -eu
 cd "$1"
@@ -44,7 +44,7 @@ check() {
   esac
 }
 
-for page in docs/evidence/coverage.md compute/docs/coverage.md; do
+for page in docs/evidence/coverage.md compute/docs/compute-coverage.md; do
   tests=$(grep -oE '`[a-z_/]+: test_[A-Za-z0-9_]+`' "$page" | tr -d '`:' | sort -u | tr ' ' ':')
   for pair in $tests; do
     check "${pair%%:*}" "${pair#*:}"

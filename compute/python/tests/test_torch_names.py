@@ -269,7 +269,7 @@ def test_snapshot_and_reductions():
 # ---- Coverage ----
 
 
-COVERAGE = (ROOT / "compute" / "docs" / "coverage.md").read_text()
+COVERAGE = (ROOT / "compute" / "docs" / "compute-coverage.md").read_text()
 
 
 def test_names_of_torch_cuda():
