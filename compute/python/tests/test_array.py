@@ -1003,3 +1003,22 @@ def test_a_reduction_to_integers(device, kind):
     x = weir.tensor([[3.0, 4.0], [1.0, 2.0]], device=device).to(kind)
     assert x.sum(1, True, dtype=weir.int64).tolist() == [[7], [3]]
     assert x.sum(dtype=weir.uint8).item() == 10 and x.prod(0, dtype=weir.int32).tolist() == [3, 8]
+
+
+@places
+def test_batch_norm_gather_stats(device):
+    """Two rows of statistics are those of all elements together."""
+    weir.manual_seed(3)
+    eps, count = 1e-3, 50
+    x = (weir.randn(2, count, 3, device=device) * 4 + 1).double()
+    mean = x.mean(1)
+    variance = ((x - mean.unsqueeze(1)) ** 2).mean(1)
+    running = [weir.full((3,), 2.0, dtype=weir.float64, device=device) for _ in range(2)]
+    found, invstd = weir.batch_norm_gather_stats(x, mean, 1 / (variance + eps).sqrt(), *running, 0.1, eps, count)
+    flat = x.reshape(2 * count, 3)
+    expected = ((flat - flat.mean(0)) ** 2).mean(0)
+    assert weir.allclose(found, flat.mean(0)) and weir.allclose(invstd, 1 / (expected + eps).sqrt())
+    assert weir.allclose(running[0], 0.9 * 2 + 0.1 * flat.mean(0))
+    assert weir.allclose(running[1], 0.9 * 2 + 0.1 * expected * (100 / 99))
+    ones = weir.ones(2, 3, device=device)
+    assert weir.batch_norm_gather_stats(ones, ones, ones, None, None, 0.1, 1e-5, 2)[1].tolist() == pytest.approx([1] * 3)

@@ -30,6 +30,7 @@ __all__ = [
     "arange",
     "as_tensor",
     "asarray",
+    "batch_norm_gather_stats",
     "bernoulli",
     "bmm",
     "cat",
@@ -993,6 +994,33 @@ def allclose(
     if equal_nan:
         close = close | (input.isnan() & other.isnan())
     return builtins.bool(close.all())
+
+
+def batch_norm_gather_stats(
+    input: Array,
+    mean: Array,
+    invstd: Array,
+    running_mean: Array | None,
+    running_var: Array | None,
+    momentum: builtins.float,
+    eps: builtins.float,
+    count: int,
+) -> tuple[Array, Array]:
+    """Combines statistics of several processes, whose rows are those of `mean` and `invstd`, with `count` elements each.
+
+    Returns the mean and the inverse deviation of each feature, and moves running_mean and running_var towards them.
+    `input` is ignored.
+    """
+    del input
+    rows = mean.shape[0]
+    together = mean.mean(0)
+    variance = (1 / (invstd * invstd) - eps + (mean - together) * (mean - together)).mean(0)
+    if running_mean is not None:
+        running_mean.mul_(1 - momentum).add_(together * momentum)
+    if running_var is not None:
+        n = rows * count
+        running_var.mul_(1 - momentum).add_(variance * (momentum * n / (n - 1)))
+    return together, 1 / (variance + eps).sqrt()
 
 
 def bernoulli(input: Array, *, generator: Any = None) -> Array:
