@@ -765,7 +765,8 @@ class MemPool(_weir._MemPool):
 
 
 class use_mem_pool:
-    """A context manager that makes the calling thread allocate from a pool. The innermost block takes precedence.
+    """A context manager that makes the calling thread allocate from a pool. The innermost block takes precedence, also
+    over a capture, and ends on the same thread.
 
     Args:
         pool: a MemPool.
