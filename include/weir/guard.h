@@ -56,6 +56,9 @@ typedef struct weir_guard_finding {
   int is_freed;             /* the block was freed when this was found */
 } weir_guard_finding;
 
+/* Sets `size` and makes the rest zero. */
+static inline void weir_guard_finding_init(weir_guard_finding *finding) { WEIR__INIT(finding); }
+
 /* Checks everything that is guarded, and waits for the device. *count is the number of findings of the allocator so
  * far, repeated ones included; NULL is allowed. Without guard it is 0. WEIR_ERROR_CAPTURE during a capture. */
 weir_status weir_guard_check(weir_allocator *allocator, uint64_t *count);

@@ -1,7 +1,7 @@
 /*
- * Invalid arguments to every call of alloc.h, pool.h, history.h, host.h, ipc.h, snapshot.h, adapter.h, log.h and
- * maintain.h: the call returns a status, sets an error text that begins with its name, leaves its outputs untouched and
- * changes nothing. tests/library/bad_input.sh checks that no call is missing.
+ * Invalid arguments to every call of alloc.h, pool.h, history.h, host.h, ipc.h, snapshot.h, adapter.h, log.h,
+ * maintain.h and guard.h: the call returns a status, sets an error text that begins with its name, leaves its outputs
+ * untouched and changes nothing. tests/library/bad_input.sh checks that no call is missing.
  */
 #include <limits.h>
 #include <math.h>
@@ -12,6 +12,7 @@
 
 #include "support/alloc.h"
 #include "weir/adapter.h"
+#include "weir/guard.h"
 #include "weir/history.h"
 #include "weir/host.h"
 #include "weir/ipc.h"
@@ -77,6 +78,7 @@ TEST(init_functions) {
   INIT(weir_history_options);
   INIT(weir_history_info);
   INIT(weir_host_stats);
+  INIT(weir_guard_finding);
   INIT(weir_ipc_handle);
   INIT(weir_ipc_send_options);
   INIT(weir_snapshot_options);
@@ -100,6 +102,7 @@ TEST(init_functions) {
   weir_history_options_init(NULL);
   weir_history_info_init(NULL);
   weir_host_stats_init(NULL);
+  weir_guard_finding_init(NULL);
   weir_ipc_handle_init(NULL);
   weir_ipc_send_options_init(NULL);
   weir_snapshot_options_init(NULL);
@@ -816,4 +819,19 @@ TEST(maintain) {
   weir_maintain_set_worker(-7); /* any number but 0 is on */
   assert_int_equal(weir_maintain(), UINT64_MAX);
   weir_maintain_set_worker(1);
+}
+
+/* ---- guard.h ---- */
+
+TEST(guard) {
+  uint64_t count = 42;
+  assert_error_says(INVALID_ARGUMENT, "allocator is NULL", weir_guard_check(NULL, &count));
+  assert_int_equal(count, 42);
+  assert_error_says(INVALID_ARGUMENT, "allocator is NULL",
+                    weir_guard_write(NULL, WEIR_GUARD_TEXT, weir_write_file, stdout));
+  open_all();
+  assert_error_says(INVALID_ARGUMENT, "write is NULL", weir_guard_write(allocator, WEIR_GUARD_TEXT, NULL, NULL));
+  assert_error_says(INVALID_ARGUMENT, "expected text or JSON",
+                    weir_guard_write(allocator, (weir_guard_format)7, weir_write_file, stdout));
+  close_all();
 }
