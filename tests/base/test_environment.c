@@ -101,14 +101,14 @@ TEST(values_are_those_of_the_table) {
       assert_true(accepts(i, to));
       snprintf(text, sizeof text, "%s0", to);
       assert_false(accepts(i, table[i].kind == BYTES ? "17TiB" : text));
-      assert_false(accepts(i, "0"));
+      assert_false(accepts(i, strcmp(from, "0") ? "0" : "-1"));
       assert_false(accepts(i, "1.5x"));
     }
     if (table[i].preset && strspn(table[i].preset, "0123456789") == strlen(table[i].preset))
       assert_true(accepts(i, table[i].preset));
   }
-  assert_int_equal(choices, 3 + 4 + 2 + 3 + 2);
-  assert_int_equal(ranges, 4);
+  assert_int_equal(choices, 3 + 4 + 2 + 3 + 2 + 4 + 3);
+  assert_int_equal(ranges, 6);
 }
 
 TEST(readers_give_the_value_or_leave_it) {
