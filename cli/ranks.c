@@ -113,11 +113,11 @@ static void print_partings(const weir__ranks *r) {
   if (!r->usual_count)
     return;
   if (!r->parting_count) {
-    puts("  requests    the same in each class");
+    puts("  requests    are the same in each class");
     return;
   }
-  printf("  %srequests%s    %s from the others of the class:\n", weir_cli_bold(), weir_cli_plain(),
-         r->parting_count == 1 ? "1 rank parts" : weir_cli_count(r->parting_count, "rank"));
+  printf("  %srequests%s    of %s differ from those of the others in %s class:\n", weir_cli_bold(), weir_cli_plain(),
+         weir_cli_count(r->parting_count, "rank"), r->parting_count == 1 ? "its" : "their");
   for (size_t i = 0; i < r->parting_count && i < (size_t)options.list; i++) {
     const weir__rank_parting *p = &r->partings[i];
     printf("    rank %" PRId64 " from rank %" PRId64 " in step %" PRIu64, r->digests[p->member].rank,

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from weir import accelerator as accelerator
+    from weir import ranks as ranks
     from weir import tools as tools
     from weir._names import *
     from weir.tools import (
@@ -91,7 +92,7 @@ _TOOLS = ("diff", "explain", "export", "leaks", "lint", "plot", "replay", "summa
 
 # Names that are made when they are first used, and the modules that they are in. Those of compute are a generated list.
 _LATER = {**dict.fromkeys(_TOOLS, "tools"), **(_names.NAMES if _names else {})}
-_MODULES = ("accelerator", "tools", *(_names.MODULES if _names else ()))
+_MODULES = ("accelerator", "ranks", "tools", *(_names.MODULES if _names else ()))
 
 __all__ = [
     "AcceleratorError",

@@ -172,9 +172,7 @@ static void find_since(const comparison *c, const weir__digest *d, const weir__r
       continue;
     qsort(values, known, sizeof *values, by_number);
     uint64_t usual = values[known / 2], value = peak_in(d, of->stack, g, width);
-    uint64_t most = value > usual ? value : usual;
-    if (most < d->memory.peak_allocated / WEIR__RANKS_FLOOR ||
-        weir__value_distance(value, usual) <= c->options->distance)
+    if (weir__value_distance(value, usual) <= c->options->distance)
       break;
     of->first_step = g * width;
     falls += seen && value > last;
