@@ -266,55 +266,6 @@ static weir_status find_holes(const weir__state *state, const weir__seeker *seek
   return WEIR_OK;
 }
 
-/* ---- Holders ---- */
-
-static int by_key(const void *a, const void *b) {
-  const weir__holder *x = a, *y = b;
-  if (x->stack != y->stack)
-    return x->stack < y->stack ? -1 : 1;
-  return (x->size > y->size) - (x->size < y->size);
-}
-
-static int by_bytes(const void *a, const void *b) {
-  const weir__holder *x = a, *y = b;
-  return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes) : by_key(a, b);
-}
-
-static weir_status find_holders(const weir__recording *recording, const weir__state *state, weir__explanation *x) {
-  size_t count = 0, groups = 0;
-  uint32_t *alike;
-  weir_status status = weir__describe_alike(recording, &alike);
-  if (status)
-    return status;
-  weir__holder *all = malloc((state->block_count + 1) * sizeof *all);
-  if (!all) {
-    free(alike);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu blocks", state->block_count);
-  }
-  for (size_t i = 0; i < state->block_count; i++)
-    x->has_stacks |= state->blocks[i].state == WEIR_BLOCK_ACTIVE_ALLOCATED && state->blocks[i].stack;
-  for (size_t i = 0; i < state->block_count; i++) {
-    const weir__state_block *b = &state->blocks[i];
-    if (b->state == WEIR_BLOCK_ACTIVE_ALLOCATED)
-      all[count++] = (weir__holder){b->stack < recording->stack_count ? alike[b->stack] : 0,
-                                    x->has_stacks ? 0 : b->requested, b->requested, 1};
-  }
-  qsort(all, count, sizeof *all, by_key);
-  for (size_t i = 0; i < count; i++) {
-    if (groups && by_key(&all[groups - 1], &all[i]) == 0) {
-      all[groups - 1].bytes += all[i].bytes;
-      all[groups - 1].count++;
-    } else
-      all[groups++] = all[i];
-  }
-  qsort(all, groups, sizeof *all, by_bytes);
-  x->holder_count = groups < WEIR__SUMMARY_HOLDERS ? groups : WEIR__SUMMARY_HOLDERS;
-  memcpy(x->holders, all, x->holder_count * sizeof *all);
-  free(alike);
-  free(all);
-  return WEIR_OK;
-}
-
 /* ---- The cause ---- */
 
 static weir_offline_cause cause_of(const weir__explanation *x, bool was_rescued) {
@@ -379,7 +330,8 @@ static weir_status analyse(const weir__recording *recording, const weir__recordi
     x->has_missing &= !v->was_rescued;
   }
   weir_status status = find_holes(&v->state, failed ? &seeker : NULL, x);
-  status = status ? status : find_holders(recording, &v->state, x);
+  status =
+      status ? status : weir__summarize_holders(recording, &v->state, x->holders, &x->holder_count, &x->has_stacks);
   if (!status && failed) {
     x->cause = cause_of(x, v->was_rescued);
     status = weir__find_pins(&v->state, &seeker, x);

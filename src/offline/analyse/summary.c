@@ -50,6 +50,13 @@ static void subtract(sums *s, bool by_stack, uint32_t stack, uint64_t size) {
   }
 }
 
+/* Of two that hold as much, the one with the lower stack or size comes first. */
+static bool is_larger(const weir__holder *a, const weir__holder *b) {
+  if (a->bytes != b->bytes)
+    return a->bytes > b->bytes;
+  return a->stack != b->stack ? a->stack < b->stack : a->size < b->size;
+}
+
 static size_t largest(const sums *s, weir__holder top[WEIR__SUMMARY_HOLDERS]) {
   size_t count = 0, next = 0;
   for (const sum *found; (found = weir__hash_map_next(&s->map, sizeof *found, &next));) {
@@ -57,9 +64,9 @@ static size_t largest(const sums *s, weir__holder top[WEIR__SUMMARY_HOLDERS]) {
     if (!h->count)
       continue;
     size_t at = count < WEIR__SUMMARY_HOLDERS ? count++ : count;
-    if (at == WEIR__SUMMARY_HOLDERS && h->bytes <= top[--at].bytes)
+    if (at == WEIR__SUMMARY_HOLDERS && !is_larger(h, &top[--at]))
       continue;
-    for (; at > 0 && top[at - 1].bytes < h->bytes; at--)
+    for (; at > 0 && is_larger(h, &top[at - 1]); at--)
       top[at] = top[at - 1];
     top[at] = *h;
   }
@@ -288,6 +295,29 @@ static bool count_streams(const weir__recording *recording, const weir__recordin
     s->streams += seen[i];
   free(seen);
   return true;
+}
+
+weir_status weir__summarize_holders(const weir__recording *recording, const weir__state *state,
+                                    weir__holder holders[WEIR__SUMMARY_HOLDERS], size_t *count, bool *has_stacks) {
+  uint32_t *alike;
+  bool ok = true;
+  weir_status status = weir__describe_alike(recording, &alike);
+  if (status)
+    return status;
+  sums by = {.alike = alike, .stack_count = recording->stack_count};
+  *has_stacks = false;
+  for (size_t i = 0; i < state->block_count; i++)
+    *has_stacks |= state->blocks[i].state == WEIR_BLOCK_ACTIVE_ALLOCATED && state->blocks[i].stack;
+  for (size_t i = 0; i < state->block_count && ok; i++) {
+    const weir__state_block *b = &state->blocks[i];
+    if (b->state == WEIR_BLOCK_ACTIVE_ALLOCATED)
+      ok = add(&by, *has_stacks, b->stack, b->requested);
+  }
+  *count = ok ? largest(&by, holders) : 0;
+  weir__hash_map_clear(&by.map);
+  free(alike);
+  return ok ? WEIR_OK
+            : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu blocks", state->block_count);
 }
 
 weir_status weir__summarize(const weir__recording *recording, int number, weir__summary *summary) {

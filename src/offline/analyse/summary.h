@@ -34,6 +34,10 @@ typedef enum weir__completeness {
   WEIR__HISTORY_WRAPPED   /* the same, and the ring dropped events: it is known, or the number of events is round */
 } weir__completeness;
 
+/* The largest holders in a state, by stack if `has_stacks`. */
+weir_status weir__summarize_holders(const weir__recording *recording, const weir__state *state,
+                                    weir__holder holders[WEIR__SUMMARY_HOLDERS], size_t *count, bool *has_stacks);
+
 /* "none", "complete", "late", "wrapped". */
 const char *weir__completeness_name(weir__completeness completeness);
 
