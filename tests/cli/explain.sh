@@ -215,7 +215,12 @@ for use in ["free_whole", "free_split", "free_class", "free_stream", "free_pool"
     listed = sum(hole["size"] for hole in x["holes"] if hole["use"] == use)
     assert listed == x["bytes"][use] or (len(holes) == 1000 and listed < x["bytes"][use]), (x["file"], use)
 assert x["differences"] == 0 and x["proven"] == (x["moment"] == "oom"), x["file"]
+assert x["labels"].keys() == x["bytes"].keys(), x["file"]
 ' <"$work/out" 2>"$work/err" || fail "not what was expected"
+  done
+  # The page reads the same object by its keys; "unknown" is there if nothing could be explained.
+  for key in $(grep -o 'x\["[a-z_]*"\]' "$(dirname "$0")/../../viewer/src/explain.ts" | tr -cd 'a-z_\n' | sed 's/^x//'); do
+    [ "$key" = unknown ] || has out "\"$key\": "
   done
 fi
 
