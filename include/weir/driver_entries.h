@@ -19,9 +19,10 @@
  *   crash instead: such a call is a bug in the caller in either case.
  * - A call marked [unsafe in capture] returns STREAM_CAPTURE_UNSUPPORTED, and invalidates the capture, if the thread's
  *   capture mode forbids it (ThreadExchangeStreamCaptureMode says when).
+ * - Parameters have CUDA's types, so flags and ids of captures are unsigned long long; but what is size_t there is
+ *   uint64_t here, since a table can be for a device with more memory than the host can address.
  * - Stream NULL, or WEIR_CU_STREAM_LEGACY, is the legacy default stream of the context; WEIR_CU_STREAM_PER_THREAD is
- *   the
- *   thread's own. A stream that was created without STREAM_NON_BLOCKING and the legacy stream wait for each other.
+ *   the thread's own. A stream that was created without STREAM_NON_BLOCKING and the legacy stream wait for each other.
  * - A call that enqueues work returns before the work is done. An error of the work itself is returned by a later call.
  */
 

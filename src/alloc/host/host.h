@@ -8,8 +8,8 @@
  *
  * `lock` guards the cache and is held for list operations only. `events_lock` guards blocks that wait for events, and
  * is held during driver calls. Lock order: events_lock, lock. Memory is obtained with neither held, and returned
- * without
- * `lock`; blocks that waited for events are returned with events_lock held.
+ * without `lock`; blocks that waited for events are returned with events_lock held. A witness is called with `lock`
+ * held.
  */
 #pragma once
 
