@@ -379,9 +379,9 @@ static void print_limit_remedy(const weir__message *m) {
 /* gpu_memory_utilization is a part of the device with two decimals, as vLLM's users write it. */
 static void print_vllm_remedies(const weir__message *m) {
   if (m->cause == WEIR__MESSAGE_OCCUPIED) {
-    if (m->total.is_known && m->total.most && m->free.is_known)
+    if (m->total.is_known && m->total.most && m->free.is_known && m->free.least <= m->total.most)
       row("    yes         gpu_memory_utilization of %.2f or less, if nothing else takes memory meanwhile\n",
-          (double)(100 * m->free.least / m->total.most) / 100);
+          (double)(unsigned)(100 * ((double)m->free.least / (double)m->total.most)) / 100);
     if (m->missing.is_known)
       row("    yes         %s less in use by other programs on the device\n", bytes(m->missing.most));
     return;
