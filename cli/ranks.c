@@ -13,6 +13,7 @@
 #include "cli.h"
 #include "digests.h"
 #include "json.h"
+#include "offline/analyse/ranks_recordings.h"
 #include "offline/render/digest_merge.h"
 #include "offline/render/ranks_json.h"
 
@@ -20,6 +21,8 @@ static struct {
   int distance; /* in percent */
   int ranks;    /* that the job has; 0 for what the digests say */
   int list;
+  const char *recordings; /* a folder; NULL if there is none */
+  const char *conf;       /* NULL if none are given */
   bool json;
 } options = {.distance = 5, .list = 10};
 
@@ -109,6 +112,44 @@ static void print_outliers(const weir__ranks *r) {
     printf("    and %zu more; --list N shows more\n", r->outlier_count - (size_t)options.list);
 }
 
+static void print_request(const char *begin, const weir__rank_request *q, const char *after) {
+  if (!q->is_there)
+    printf("%s nothing more in that pool on that stream%s", begin, after);
+  else
+    printf("%s %s of %s at entry %" PRIu64 "%s%s%s", begin, q->is_free ? "a free" : "a request",
+           weir_cli_bytes(q->bytes), q->entry, *q->stack ? " by " : "", weir_cli_escaped(q->stack), after);
+}
+
+static void print_needs(const weir__ranks *r) {
+  uint64_t most = 0, most_predicted = 0;
+  bool any = false, all_fit = true;
+  for (size_t k = 0; k < r->usual_count; k++) {
+    const weir__rank_class *c = &r->classes[k];
+    if (!c->has_needs)
+      continue;
+    if (!any)
+      printf("  %sreplayed%s    one rank of each class\n", weir_cli_bold(), weir_cli_plain());
+    any = true;
+    printf("    rank %" PRId64 "%s%s%s: reserves %s", r->digests[c->needs.member].rank, *c->role ? " (" : "",
+           weir_cli_escaped(c->role), *c->role ? ")" : "", weir_cli_bytes(c->needs.recorded));
+    printf(", fits into %s", weir_cli_bytes(c->needs.recorded_fit));
+    if (options.conf)
+      printf("; with %s reserves %s", weir_cli_escaped(options.conf), weir_cli_bytes(c->needs.predicted));
+    if (options.conf)
+      printf(", fits into %s", weir_cli_bytes(c->needs.predicted_fit));
+    putchar('\n');
+    all_fit &= c->needs.recorded_fit != 0;
+    most = c->needs.recorded_fit > most ? c->needs.recorded_fit : most;
+    most_predicted = c->needs.predicted_fit > most_predicted ? c->needs.predicted_fit : most_predicted;
+  }
+  if (any && all_fit && most) {
+    printf("              the smallest card on which these ranks fit has %s", weir_cli_bytes(most));
+    if (options.conf && most_predicted)
+      printf(", and with the other settings %s", weir_cli_bytes(most_predicted));
+    puts("; what the process has outside the allocator comes on top");
+  }
+}
+
 static void print_partings(const weir__ranks *r) {
   if (!r->usual_count)
     return;
@@ -125,6 +166,10 @@ static void print_partings(const weir__ranks *r) {
     if (p->last_step > p->first_step)
       printf(" to %" PRIu64, p->last_step);
     printf(", entry %" PRIu64 " to %" PRIu64 "\n", p->first_entry, p->last_entry);
+    if (p->has_requests) {
+      print_request("                it has", &p->own, "");
+      print_request(", the other has", &p->usual, "\n");
+    }
   }
   if (r->parting_count > (size_t)options.list)
     printf("    and %zu more; --list N shows more\n", r->parting_count - (size_t)options.list);
@@ -159,6 +204,7 @@ static void print_text(const weir__ranks *r) {
   print_outliers(r);
   print_partings(r);
   print_failures(r);
+  print_needs(r);
   printf("  memory      all ranks fit into %s as recorded (rank %" PRId64 " needs most)",
          weir_cli_bytes(most->memory.peak_reserved + most->memory.peak_outside), most->rank);
   printf("; no setting can make them fit into less than %s (rank %" PRId64 ")\n",
@@ -208,11 +254,29 @@ static void print_json(const weir__ranks *r) {
   weir_cli_json_end();
 }
 
+static int look_into(weir__ranks *ranks) {
+  weir__settings settings;
+  size_t unread;
+  char why[WEIR__RANKS_WHY];
+  if (options.conf && weir__settings_parse(NULL, options.conf, &settings))
+    return weir_cli_fail("--conf %s: %s", weir_cli_escaped(options.conf), weir_last_error());
+  if (weir__ranks_look_into(ranks, options.recordings, options.conf ? &settings : NULL, (size_t)options.list, &unread,
+                            why))
+    return weir_cli_fail("%s", weir_last_error());
+  if (unread)
+    weir_cli_fail("%s cannot be read or replayed, the last one: %s", weir_cli_count(unread, "recording"), why);
+  return WEIR_EXIT_OK;
+}
+
 static int compare(const digests *all) {
   const weir__ranks_options how = {.distance = options.distance / 100.0, .expected = (size_t)options.ranks};
   weir__ranks ranks;
   if (weir__ranks_compare(all->items, all->count, &how, &ranks))
     return weir_cli_fail("%s", weir_last_error());
+  if (options.recordings && look_into(&ranks)) {
+    weir__ranks_clear(&ranks);
+    return WEIR_EXIT_FAILED;
+  }
   WEIR_CLI_PRINT_REPORT(options.json, print_json, print_text, &ranks);
   bool is_found = ranks.outlier_count || ranks.parting_count || ranks.failure_count || ranks.missing_count;
   weir__ranks_clear(&ranks);
@@ -240,6 +304,12 @@ static const weir_cli_option option_table[] = {
      .help = "ranks that differ by up to so much in all features are one class. Default: 5"},
     {"ranks", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.ranks, .least = 1, .most = WEIR__RANKS_MAX,
      .help = "the ranks that the job has, to name the missing ones. Default: up to the highest one that is there"},
+    {"recordings", .kind = WEIR_CLI_PATH, .value = "IN", .target = &options.recordings,
+     .help =
+         "a folder with recordings, under the names that they had: shows the request that differs where ranks do, and "
+         "replays one rank of each class"},
+    {"conf", .kind = WEIR_CLI_TEXT, .value = "CONF", .target = &options.conf, .needs = "recordings",
+     .help = "replay with these settings too, such as expandable_segments:True"},
     {"list", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.list, .least = 1, .most = 100000,
      .help = "show up to N rows of each kind. Default: 10"},
     {"json", .target = &options.json, .help = "print JSON"},

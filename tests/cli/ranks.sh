@@ -83,6 +83,32 @@ run 1 "$job"
 has err 'broken.json: line 1'
 has out '^63 digests$'
 
+# With the recordings: the request that differs, and what other settings would do.
+mkdir "$work/recordings"
+"$MAKE_RANK" 32 9000 4 truth >"$work/truth"
+for rank in $(seq 0 31); do
+  "$MAKE_RANK" 32 9000 4 $rank >"$work/recordings/$rank.ring"
+done
+"$weir" digest -o "$work/some.json" "$work"/recordings/*.ring
+parts=$(sed -n 's/ divergence .*//p' "$work/truth")
+run 3 --recordings "$work/recordings" --conf expandable_segments:True "$work/some.json"
+empty err
+has out "^    rank $parts from rank [0-9]* in step"
+has out '^                it has a request of 512 bytes at entry [0-9]* by check_finite (train.py:119), the other has a request of .* by gradient'
+has out ': reserves [0-9.]* GiB, fits into [0-9.]* GiB; with expandable_segments:True reserves [0-9.]* GiB, fits into'
+has out '^              the smallest card on which these ranks fit has [0-9.]* GiB, and with the other settings [0-9.]* GiB'
+run 3 --recordings "$work/recordings" --json "$work/some.json"
+has out '"request": {"kind": "alloc", "entry": [0-9]*, "bytes": 512, "stack": "check_finite (train.py:119)"}'
+rm "$work/recordings/$parts.ring"
+run 3 --recordings "$work/recordings" "$work/some.json"
+has out "^    rank $parts from rank"
+hasnt out 'it has a request'
+echo damaged >"$work/recordings/$parts.ring"
+run 3 --recordings "$work/recordings" "$work/some.json"
+has err 'cannot be read or replayed, the last one: .*not a recording'
+run 1 --recordings "$work/recordings" --conf no_such_key:1 "$work/some.json"
+wrong '--conf needs --recordings' --conf expandable_segments:True "$work/some.json"
+
 # Ranks that are all different have no classes, and a single one nothing to be compared with.
 run 0 "$job/0.json"
 has out 'none: no rank is like enough others'

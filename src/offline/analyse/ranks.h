@@ -53,6 +53,14 @@ typedef struct weir__rank_difference {
   bool grows; /* it rises from there to the end */
 } weir__rank_difference;
 
+/* What a class would need, by replay of the recording of one of its members. */
+typedef struct weir__rank_needs {
+  size_t member;
+  uint64_t recorded, recorded_fit;   /* peak of reserved bytes, and the least memory, with the recorded settings */
+  uint64_t predicted, predicted_fit; /* the same with others; 0 if there are none */
+  uint64_t failures;                 /* with these */
+} weir__rank_needs;
+
 typedef struct weir__rank_class {
   size_t *members; /* digests, in their order; the first is its leader */
   size_t count;
@@ -62,6 +70,8 @@ typedef struct weir__rank_class {
   uint64_t least, most;        /* peaks of allocated bytes */
   uint64_t least_reserved, most_reserved;
   bool is_uneven; /* no sequence of requests is that of most members, so that none can be said to part */
+  bool has_needs; /* see weir__ranks_look_into */
+  weir__rank_needs needs;
 } weir__rank_class;
 
 typedef struct weir__rank_outlier {
@@ -70,11 +80,22 @@ typedef struct weir__rank_outlier {
   size_t difference_count; /* the largest first; 0 also if they were not looked for */
 } weir__rank_outlier;
 
+/* An allocation, or a free. */
+typedef struct weir__rank_request {
+  bool is_there; /* else there is nothing more in that pool on that stream */
+  bool is_free;
+  uint64_t entry, bytes;
+  char stack[WEIR__DIGEST_TEXT + 1]; /* "" if not known */
+} weir__rank_request;
+
 /* A member of a class that does what most of them do up to a group of steps, and in that something else. */
 typedef struct weir__rank_parting {
   size_t member, class;
   size_t other;                                            /* a member that goes on as most do */
   uint64_t first_step, last_step, first_entry, last_entry; /* of the member; the last ones are not included */
+  uint64_t other_first_entry, other_last_entry;
+  bool has_requests;             /* see weir__ranks_look_into */
+  weir__rank_request own, usual; /* the first that differs, and what the other member has there */
 } weir__rank_parting;
 
 typedef struct weir__ranks {

@@ -203,7 +203,7 @@ static uint64_t entry_at(const weir__digest *d, uint64_t group, uint64_t width) 
 
 static weir_status add_parting(weir__ranks *r, size_t *room, size_t class, size_t member, size_t other, size_t group,
                                uint64_t width) {
-  const weir__digest *d = &r->digests[member];
+  const weir__digest *d = &r->digests[member], *o = &r->digests[other];
   if (!WEIR__RESERVE(r->partings, *room, r->parting_count + 1))
     return no_memory();
   r->partings[r->parting_count++] = (weir__rank_parting){.member = member,
@@ -212,7 +212,9 @@ static weir_status add_parting(weir__ranks *r, size_t *room, size_t class, size_
                                                          .first_step = group * width,
                                                          .last_step = (group + 1) * width - 1,
                                                          .first_entry = entry_at(d, group, width),
-                                                         .last_entry = entry_at(d, group + 1, width)};
+                                                         .last_entry = entry_at(d, group + 1, width),
+                                                         .other_first_entry = entry_at(o, group, width),
+                                                         .other_last_entry = entry_at(o, group + 1, width)};
   return WEIR_OK;
 }
 

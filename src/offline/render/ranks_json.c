@@ -12,6 +12,28 @@ static void write_members(weir__sink *sink, const weir__ranks *r, const char *ke
   WEIR__JSON(sink, JSON_CLOSE);
 }
 
+static void write_needs(weir__sink *sink, const weir__ranks *r, const weir__rank_class *class) {
+  const weir__rank_needs *n = &class->needs;
+  if (!class->has_needs) {
+    WEIR__JSON(sink, JSON_NULL("replayed"));
+    return;
+  }
+  WEIR__JSON(sink, JSON_OBJECT("replayed"), JSON_INTEGER("rank", rank_of(r, n->member)),
+             JSON_NATURAL("peak_reserved", n->recorded), JSON_NATURAL("fits", n->recorded_fit),
+             JSON_NATURAL_IF(n->predicted != 0, "predicted_peak_reserved", n->predicted),
+             JSON_NATURAL_IF(n->predicted != 0, "predicted_fits", n->predicted_fit),
+             JSON_NATURAL("failures", n->failures), JSON_CLOSE);
+}
+
+static void write_request(weir__sink *sink, const char *key, const weir__rank_request *q) {
+  if (!q->is_there) {
+    WEIR__JSON(sink, JSON_NULL(key));
+    return;
+  }
+  WEIR__JSON(sink, JSON_OBJECT(key), JSON_TEXT("kind", q->is_free ? "free" : "alloc"), JSON_NATURAL("entry", q->entry),
+             JSON_NATURAL("bytes", q->bytes), JSON_TEXT("stack", *q->stack ? q->stack : NULL), JSON_CLOSE);
+}
+
 static void write_class(weir__sink *sink, const weir__ranks *r, const weir__rank_class *class) {
   char text[WEIR__DIGEST_TEXT + 1];
   WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("role", *class->role ? class->role : NULL),
@@ -22,6 +44,7 @@ static void write_class(weir__sink *sink, const weir__ranks *r, const weir__rank
              JSON_NATURAL("peak_reserved_most", class->most_reserved),
              JSON_BOOL("requests_differ_everywhere", class->is_uneven));
   write_members(sink, r, "ranks", class->members, class->count);
+  write_needs(sink, r, class);
   WEIR__JSON(sink, JSON_CLOSE);
 }
 
@@ -43,10 +66,15 @@ static void write_outlier(weir__sink *sink, const weir__ranks *r, const weir__ra
 }
 
 static void write_parting(weir__sink *sink, const weir__ranks *r, const weir__rank_parting *p) {
+  static const weir__rank_request none;
   WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_INTEGER("rank", rank_of(r, p->member)),
              JSON_INTEGER("other", rank_of(r, p->other)), JSON_NATURAL("class", p->class),
              JSON_NATURAL("first_step", p->first_step), JSON_NATURAL("last_step", p->last_step),
-             JSON_NATURAL("first_entry", p->first_entry), JSON_NATURAL("last_entry", p->last_entry), JSON_CLOSE);
+             JSON_NATURAL("first_entry", p->first_entry), JSON_NATURAL("last_entry", p->last_entry),
+             JSON_BOOL("requests_known", p->has_requests));
+  write_request(sink, "request", p->has_requests ? &p->own : &none);
+  write_request(sink, "other_request", p->has_requests ? &p->usual : &none);
+  WEIR__JSON(sink, JSON_CLOSE);
 }
 
 static void write_failures(weir__sink *sink, const weir__ranks *r) {
