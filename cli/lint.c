@@ -144,7 +144,8 @@ static void check_expandable(lint *l) {
 
 static void check_weirs_own(lint *l) {
   static const char *const needing[] = {"moving_pages_max_aliases", "moving_pages_completed_only",
-                                        "moving_pages_across_streams", "moving_pages_min_capability"};
+                                        "moving_pages_across_streams", "moving_pages_min_capability",
+                                        "moving_pages_slack"};
   for (size_t i = 0; i < WEIR_COUNT_OF(needing) && !l->settings.moving_pages; i++)
     if (has_key(l, needing[i]))
       add(l, NOTHING, "%s: without moving_pages:True no page moves", needing[i]);

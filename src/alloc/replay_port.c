@@ -8,6 +8,7 @@
 #include "alloc/cache/arena.h"
 #include "alloc/cache/growth.h"
 #include "alloc/cache/miss.h"
+#include "alloc/cache/move.h"
 #include "alloc/cache/private_pool.h"
 #include "alloc/cache/reclaim.h"
 #include "alloc/cache/segment.h"
@@ -149,6 +150,11 @@ weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, u
   return WEIR_OK;
 }
 
+void weir__port_follow(weir_allocator *allocator, bool (*has_passed)(void *context, uint64_t address), void *context) {
+  heap_of(allocator)->has_passed = has_passed;
+  heap_of(allocator)->has_passed_context = context;
+}
+
 void weir__port_begin_capture(weir_allocator *allocator, weir_cu_stream stream) {
   weir__heap *heap = heap_of(allocator);
   if (heap->pending)
@@ -182,7 +188,7 @@ void weir__port_count_state(weir_allocator *allocator, size_t *segments, size_t 
     ++*segments;
     weir__arena_lock(s->arena); /* which settles it */
     weir__arena_unlock(s->arena);
-    for (const weir__block *b = s->first; b; b = weir__block_next(b))
+    for (weir__piece piece = {0}; weir__next_piece(s, &piece);)
       ++*blocks;
   }
 }
@@ -202,13 +208,11 @@ static void read_segment(const weir__segment *segment, weir__state *state) {
                              .first = state->block_count,
                              .is_small = arena->pool->is_small,
                              .is_expandable = weir__has_pages(segment)};
-  for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
-    state->blocks[state->block_count++] = (weir__state_block){.address = b->address,
-                                                              .size = weir__block_bytes(b),
-                                                              .requested = weir__block_is_active(b) ? b->requested : 0,
-                                                              .state = states[b->state]};
-    if (weir__block_is_mapped(b))
-      state->reserved += weir__block_bytes(b);
+  for (weir__piece b = {0}; weir__next_piece(segment, &b);) {
+    uint64_t requested = weir__block_is_active(b.block) ? b.block->requested : 0;
+    state->blocks[state->block_count++] = (weir__state_block){b.address, b.bytes, requested, .state = states[b.state]};
+    if (b.state != WEIR__UNMAPPED)
+      state->reserved += b.bytes;
   }
   s->count = state->block_count - s->first;
   /* There is only address space behind the last page. */
@@ -333,8 +337,8 @@ static weir_status install_segment(weir__heap *heap, const weir__settings *setti
     return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
                       "a segment of %llu bytes at 0x%llx from before the recording cannot be put back",
                       (unsigned long long)s->size, (unsigned long long)s->address);
-  if (moves)
-    weir__segment_of(heap, block)->growth = WEIR__GROWTH_MOVING;
+  if (moves && !weir__move_from_now(weir__segment_of(heap, block), settings))
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a segment from before the recording");
   weir__arena_lock(arena);
   bool is_cut = cut(arena, &with, state, s, block, blocks);
   weir__arena_unlock(arena);

@@ -71,6 +71,10 @@ weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, u
 weir_status weir__port_free(weir_allocator *allocator, uint64_t address);
 weir_status weir__port_record_stream(weir_allocator *allocator, uint64_t address, weir_cu_stream stream);
 
+/* Decides, where old mappings are in the way of a request that is to be placed at an address, whether their stream had
+ * passed them: a recording shows where the request went. */
+void weir__port_follow(weir_allocator *allocator, bool (*has_passed)(void *context, uint64_t address), void *context);
+
 /* Requests from here on are made as during a graph capture: no memory is released for them, and no event is queried.
  * Events are queried once before, for a request on `stream` that follows. The end is marked by
  * weir__port_end_capture. */

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "alloc/cache/move.h"
 #include "base/thread.h"
 #include "inspect/snapshot.h"
 
@@ -47,12 +48,13 @@ static bool read_settings(copy *c, const weir_allocator *allocator) {
 
 /* ---- With the locks of all arenas ---- */
 
-static weir__ring_file_block block_of(const copy *c, const weir__arena *arena, const weir__block *b) {
-  weir__ring_file_block to = {.units = b->units, .rest = b->state};
+static weir__ring_file_block block_of(const copy *c, const weir__arena *arena, const weir__piece *piece) {
+  const weir__block *b = piece->block;
+  weir__ring_file_block to = {.units = b->units ? (uint32_t)(piece->bytes / WEIR__UNIT) : 0, .rest = piece->state};
   if (weir__block_is_active(b)) {
     to.rest |= b->requested << 2;
     to.extra = weir__writer_stack(c->history, arena->writer, b->address);
-  } else if (b->state == WEIR__FREE) {
+  } else if (piece->state == WEIR__FREE) {
     uint32_t now = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
     to.extra = b->has_age ? now - weir__block_cold_of(b)->idle_since : now;
   }
@@ -72,14 +74,15 @@ static void copy_segment(copy *c, const weir__segment *segment, weir__ring_file_
     to->pool[0] = arena->pool->owner->id.first;
     to->pool[1] = arena->pool->owner->id.second;
   }
-  uint32_t count = 0;
-  for (const weir__block *b = segment->first; b; b = weir__block_next(b), count++) {
-    if (!weir__block_is_mapped(b) && !b->next) /* behind the last page there is only address space */
-      break;
-    weir__ring_file_block made = block_of(c, arena, b);
+  uint32_t count = 0, last = 0;
+  for (weir__piece piece = {0}; weir__next_piece(segment, &piece); count++) {
+    if (piece.state != WEIR__UNMAPPED) /* behind the last page there is only address space */
+      last = count + 1;
+    weir__ring_file_block made = block_of(c, arena, &piece);
     if (c->block_count + count < room)
       memcpy(blocks + (c->block_count + count) * sizeof made, &made, sizeof made);
   }
+  count = last;
   to->block_count = count;
   c->block_count += count;
 }

@@ -13,6 +13,7 @@
 #include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
 #include "alloc/cache/growth.h"
+#include "alloc/cache/move.h"
 #include "base/array.h"
 #include "base/thread.h"
 #include "record/operations.h"
@@ -78,8 +79,8 @@ static size_t freeze_and_count(const weir__frozen_segment *list, size_t count) {
   size_t blocks = 0;
   weir__freeze(list, count);
   for (size_t i = 0; i < count; i++)
-    for (const weir__block *b = list[i].segment->first; b; b = weir__block_next(b))
-      blocks += weir__block_is_mapped(b);
+    for (weir__piece piece = {0}; weir__next_piece(list[i].segment, &piece);)
+      blocks += piece.state != WEIR__UNMAPPED;
   return blocks;
 }
 
@@ -92,19 +93,19 @@ static uint64_t copy_blocks(weir_snapshot *snapshot, weir__frozen_segment *p, in
                             const weir__history_source *source) {
   uint64_t active = 0;
   weir_snapshot_block *to = snapshot->blocks + snapshot->block_count;
-  for (const weir__block *b = p->segment->first; b; b = weir__block_next(b)) {
-    if (!weir__block_is_mapped(b))
+  for (weir__piece b = {0}; weir__next_piece(p->segment, &b);) {
+    if (b.state == WEIR__UNMAPPED)
       continue;
-    bool is_active = weir__block_is_active(b);
+    bool is_active = weir__block_is_active(b.block);
     *to = (weir_snapshot_block){.size = sizeof *to,
-                                .address = b->address,
-                                .bytes = weir__block_bytes(b),
-                                .requested = is_active ? b->requested : 0,
-                                .state = states[b->state]};
+                                .address = b.address,
+                                .bytes = b.bytes,
+                                .requested = is_active ? b.block->requested : 0,
+                                .state = states[b.state]};
     if (is_active) {
-      active += weir__block_bytes(b);
+      active += b.bytes;
       if (source->block_stack)
-        to->stack = source->block_stack(source->context, device, b->address);
+        to->stack = source->block_stack(source->context, device, b.address);
     }
     to++;
   }

@@ -7,7 +7,7 @@
   "; allowed: backend, max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, "                          \
   "garbage_collection_threshold, roundup_power2_divisions, expandable_segments, expandable_segments_reserve, "         \
   "expandable_segments_reserve_by_class, moving_pages, moving_pages_max_aliases, moving_pages_completed_only, "        \
-  "moving_pages_across_streams, moving_pages_min_capability, release_lock_on_cudamalloc, "                             \
+  "moving_pages_across_streams, moving_pages_min_capability, moving_pages_slack, release_lock_on_cudamalloc, "         \
   "graph_capture_record_stream_reuse, "                                                                                \
   "per_process_memory_fraction, throw_on_cudamalloc_oom, guard, pinned_use_cuda_host_register, "                       \
   "pinned_num_register_threads, pinned_register_min_mb, pinned_register_piece_mb, pinned_use_background_threads, "     \
@@ -636,7 +636,8 @@ TEST(other_keys_stay) {
       "garbage_collection_threshold:0.6,roundup_power2_divisions:[256:1,512:2,1024:4,>:8],"
       "expandable_segments:True,expandable_segments_reserve:0.5,"
       "expandable_segments_reserve_by_class:[a:1,b:2G],moving_pages_max_aliases:16,"
-      "moving_pages_completed_only:True,moving_pages_across_streams:True,moving_pages_min_capability:75,release_lock_"
+      "moving_pages_completed_only:True,moving_pages_across_streams:True,moving_pages_min_capability:75,moving_pages_"
+      "slack:0.1,release_lock_"
       "on_cudamalloc:True,"
       "graph_capture_record_stream_reuse:True,per_process_memory_fraction:0.9,throw_on_cudamalloc_oom:True,guard:light,"
       "pinned_use_cuda_host_register:True,pinned_num_register_threads:8,pinned_use_background_threads:True,"
@@ -666,7 +667,7 @@ TEST(other_keys_stay) {
     assert_false(weir__settings_equal(&now, &base));
     keys++;
   }
-  assert_int_equal(keys, 25); /* all but moving_pages, which another key turns off */
+  assert_int_equal(keys, 26); /* all but moving_pages, which another key turns off */
 
   weir__settings older;
   base.older = &older;
@@ -779,7 +780,7 @@ TEST(help_as_text) {
       fail_msg("too long: %s", line);
     keys += line[0] != ' ';
   }
-  assert_int_equal(keys, 28);
+  assert_int_equal(keys, 29);
   free(text);
 }
 

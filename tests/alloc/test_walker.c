@@ -163,7 +163,7 @@ TEST(moved_pages) {
   SPOIL(owner->state, WEIR__MAPPING_ALIAS, "has no memory at");
   SPOIL(owner->state, WEIR__MAPPING_STUCK, "has no memory at");
   SPOIL(alias->state, WEIR__MAPPING_STUCK, "has a home that is not an alias of it");
-  SPOIL(alias->state, WEIR__MAPPING_OWNER, "has memory at");
+  SPOIL(alias->state, WEIR__MAPPING_OWNER, "is not noted as it is");
   SPOIL(alias->state, WEIR__MAPPING_RETIRING, "and waits for fence 0");
   SPOIL(alias->page->owner, alias, "which its page contradicts");
   SPOIL(alias->address, alias->address + 2 * MIB, "a mapping of another address");

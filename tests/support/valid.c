@@ -61,7 +61,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   bool is_small = arena->pool->is_small, active = weir__block_is_active(b);
   const weir__block *next = weir__block_next(b);
   unsigned long long at = b->address;
-  if (weir__segment_of(w->heap, b) != segment || b->paged != weir__has_pages(segment))
+  if (weir__segment_of(w->heap, b) != segment || (b->paged != 0) != weir__has_pages(segment))
     wrong(w, "block %llx belongs to another segment", at);
   const weir_allocator *allocator = w->heap->allocator;
   if (!weir__block_bytes(b) || !b->units != (allocator->backend != NULL))
@@ -80,7 +80,8 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
       wrong(w, "unmapped block %llx does not consist of whole pages", at);
     if (weir__tree_after(arena->unmapped, at - 1) != b)
       wrong(w, "block %llx is not in the tree of unmapped blocks", at);
-    for (uint64_t a = at; weir__has_pages(segment) && a < at + weir__block_bytes(b); a += segment->memory.slot)
+    for (uint64_t a = at; weir__has_pages(segment) && !weir__pages_move(segment) && a < at + weir__block_bytes(b);
+         a += segment->memory.slot)
       if (weir__is_owner(weir__mapping_at(&segment->memory, a)))
         wrong(w, "unmapped block %llx has memory at %llx", at, (unsigned long long)a);
     return;
@@ -99,7 +100,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   }
   if (weir__has_pages(segment))
     for (uint64_t a = at; a < at + weir__block_bytes(b); a += segment->memory.slot)
-      if (!weir__is_owner(weir__mapping_at(&segment->memory, a)))
+      if (!weir__is_owner(weir__mapping_at(&segment->memory, a)) && (active || !(b->paged & WEIR__PAGED_BARE)))
         wrong(w, "block %llx has no memory at %llx", at, (unsigned long long)a);
 
   if (!active) {
@@ -157,6 +158,17 @@ static void check_pages(walk *w, const weir__segment *segment) {
             (unsigned long long)(memory->base + i * memory->slot));
 }
 
+/* The bits of moving pages say where they belong. */
+static void check_backed(walk *w, const weir__segment *segment) {
+  const weir__reservation *memory = &segment->memory;
+  size_t slots = memory->room > segment->backed_room * 64 ? memory->room : segment->backed_room * 64;
+  for (size_t i = 0; weir__pages_move(segment) && i < slots; i++) {
+    bool has = i < memory->room && weir__is_owner(memory->slots[i]);
+    if (has != (i / 64 < segment->backed_room && (segment->backed[i / 64] >> i % 64 & 1)))
+      wrong(w, "the slot at %llx is not noted as it is", (unsigned long long)(memory->base + i * memory->slot));
+  }
+}
+
 /* ---- Segments ---- */
 
 static arena_tally *tally_of(arena_tally *sums, size_t count, const weir__arena *arena) {
@@ -185,6 +197,12 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
   if (address != s->memory.base + s->memory.bytes)
     wrong(w, "segment %llx is not covered by its blocks", base);
   check_pages(w, s);
+  check_backed(w, s);
+  if (weir__has_pages(s) && s->mapped != memory)
+    wrong(w, "segment %llx counts %llu bytes of blocks, and has %llu", base, (unsigned long long)s->mapped,
+          (unsigned long long)memory);
+  if (weir__pages_move(s))
+    memory = s->memory.owned * s->memory.slot;
   if (weir__has_pages(s) && s->memory.owned * s->memory.slot != memory)
     wrong(w, "segment %llx has %zu pages but %llu bytes of blocks", base, s->memory.owned, (unsigned long long)memory);
   count(&w->reserved_bytes, is_small, (int64_t)memory);

@@ -11,7 +11,6 @@
 #include "alloc/cache/growth.h"
 #include "alloc/cache/guard_port.h"
 #include "alloc/cache/miss.h"
-#include "alloc/cache/move.h"
 #include "alloc/cache/pointer.h"
 #include "alloc/cache/private_pool.h"
 #include "alloc/cache/trace.h"
@@ -27,15 +26,16 @@ weir__block *weir__arena_new_block(weir__arena *arena, weir__segment *segment, u
   weir__block *block = weir__slab_alloc(&arena->blocks, sizeof *block);
   if (!block)
     return NULL;
-  *block =
-      (weir__block){.address = address, .units = (uint32_t)(bytes / WEIR__UNIT), .paged = weir__has_pages(segment)};
+  *block = (weir__block){
+      .address = address, .units = (uint32_t)(bytes / WEIR__UNIT), .paged = weir__has_pages(segment) ? WEIR__PAGED : 0};
   return block;
 }
 
-static inline __attribute__((always_inline)) void insert(weir__arena *arena, weir__block *block) {
+/* `head` has the bits of `paged` that the block gets. */
+static inline __attribute__((always_inline)) void insert(weir__arena *arena, weir__block *block, uint32_t head) {
   uint32_t searches = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
-  block->state = WEIR__FREE;
-  block->has_age = false;
+  _Static_assert(WEIR__FREE == 0, "a head without other bits is that of a free block");
+  block->head = head & weir__head_paged;
   if (__builtin_expect(searches != 0, 0)) {
     block->has_age = true;
     weir__block_cold_of(block)->idle_since = searches;
@@ -43,7 +43,7 @@ static inline __attribute__((always_inline)) void insert(weir__arena *arena, wei
   weir__index_insert(&arena->free, block);
 }
 
-void weir__arena_insert(weir__arena *arena, weir__block *block) { insert(arena, block); }
+void weir__arena_insert(weir__arena *arena, weir__block *block) { insert(arena, block, block->head); }
 
 void weir__arena_merge(weir__arena *arena, weir__segment *segment, weir__block *block, weir__block *neighbour) {
   if (!neighbour || neighbour->state != block->state)
@@ -60,6 +60,7 @@ void weir__arena_merge(weir__arena *arena, weir__segment *segment, weir__block *
   } else
     weir__block_link(block, weir__block_previous(block), weir__block_next(neighbour));
   block->units += neighbour->units;
+  block->paged |= neighbour->paged;
   weir__slab_free(&arena->blocks, neighbour, sizeof *neighbour);
 }
 
@@ -99,11 +100,12 @@ static inline int64_t whole_bytes(const weir__block *block) { return (int64_t)bl
 
 /* ---- Allocation ---- */
 
+/* The best fit; with `bare`, also if it has to get pages first. */
 static inline __attribute__((always_inline)) weir__block *take(weir__arena *arena, const weir__settings *settings,
-                                                               uint64_t bytes) {
+                                                               uint64_t bytes, bool bare) {
   weir__block *block = weir__index_at_least(&arena->free, bytes);
   if (block && block->paged)
-    block = weir__growth_choose(arena, settings, block);
+    block = weir__growth_choose(arena, settings, block, bytes, bare);
   if (!block)
     return NULL;
   uint64_t found = (uint64_t)whole_bytes(block);
@@ -116,19 +118,26 @@ static inline __attribute__((always_inline)) weir__block *take(weir__arena *aren
 }
 
 weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  return take(arena, settings, bytes);
+  return take(arena, settings, bytes, false);
+}
+
+weir__block *weir__arena_take_bare(weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  return take(arena, settings, bytes, true);
 }
 
 /* Merges a block that is no longer in use with its free neighbours and inserts the result, *whole, into the index. A
  * preceding free block absorbs it, so that the neighbours of that block need no update. */
-static inline weir__split_change insert_merged(weir__arena *arena, weir__block *block, weir__block **whole) {
+static inline __attribute__((always_inline)) weir__split_change insert_merged(weir__arena *arena, weir__block *block,
+                                                                              weir__block **whole) {
   weir__block *previous = weir__index_neighbour(&arena->free, block->previous);
   weir__block *next = weir__index_neighbour(&arena->free, block->next);
   int64_t bytes = whole_bytes(block), splits = 1;
+  uint32_t head = block->head;
   if (previous->state == WEIR__FREE) {
     splits--;
     weir__index_remove(&arena->free, previous);
     previous->units += block->units;
+    head |= previous->head;
     previous->next = block->next;
     next->previous = block->previous;
     weir__slab_free(&arena->blocks, block, sizeof *block);
@@ -138,11 +147,12 @@ static inline weir__split_change insert_merged(weir__arena *arena, weir__block *
     splits--;
     weir__index_remove(&arena->free, next);
     block->units += next->units;
+    head |= next->head;
     block->next = next->next;
     weir__index_neighbour(&arena->free, next->next)->previous = weir__ref_of(block);
     weir__slab_free(&arena->blocks, next, sizeof *next);
   }
-  insert(arena, block);
+  insert(arena, block, head);
   *whole = block;
   /* As in PyTorch, only blocks of fixed segments count as split. Free neighbours were counted before, so the merge adds
    * this block alone; a block without neighbours is a whole segment and no longer split. */
@@ -161,13 +171,12 @@ static inline bool cut(weir__arena *arena, weir__block *block, uint64_t bytes) {
     return false;
   *rest = (weir__block){.address = block->address + bytes,
                         .units = block->units - units,
-                        .paged = block->paged,
                         .previous = weir__ref_of(block),
                         .next = block->next};
   weir__index_neighbour(&arena->free, block->next)->previous = weir__ref_of(rest);
   block->next = weir__ref_of(rest);
   block->units = units;
-  insert(arena, rest);
+  insert(arena, rest, block->head);
   return true;
 }
 
@@ -243,15 +252,15 @@ alloc_cached(weir__arena *arena, const weir__settings *settings, uint64_t bytes,
       return reuse_last(arena, requested);
     weir__arena_flush(arena);
   }
-  weir__block *block = take(arena, settings, bytes);
+  weir__block *block = take(arena, settings, bytes, false);
   return block ? hand_out(arena, settings, block, bytes, requested, false, last) : NULL;
 }
 
 /* ---- Free ---- */
 
 /* Moves a block from the live table, at `place`, to the index. */
-static inline weir__split_change release(weir__arena *arena, weir__block *block, weir__live_place place,
-                                         weir__block **whole) {
+static inline __attribute__((always_inline)) weir__split_change release(weir__arena *arena, weir__block *block,
+                                                                        weir__live_place place, weir__block **whole) {
   weir__live_remove(&arena->live, block->address, place);
   return insert_merged(arena, block, whole);
 }
@@ -289,21 +298,6 @@ static inline __attribute__((always_inline)) void free_cached(weir__arena *arena
   bool oversize = block->marks & WEIR__MARK_OVERSIZE;
   weir__split_change change = release(arena, block, place, &block);
   count(arena, -1, bytes, requested, oversize, change);
-}
-
-weir__block *weir__arena_free(weir__arena *arena, uint64_t address, uint64_t *bytes) {
-  weir__live_place place;
-  weir__block *block = weir__live_find(&arena->live, address, &place);
-  if (!block || block->state != WEIR__ALLOCATED || block->marks & WEIR__MARKS_SHARED)
-    return NULL;
-  uint64_t requested = block->requested;
-  bool oversize = block->marks & WEIR__MARK_OVERSIZE;
-  *bytes = (uint64_t)whole_bytes(block);
-  if (weir__slow_reasons(arena->pool->heap) & WEIR__SLOW_TRACED)
-    weir__trace_freed(arena, block);
-  weir__split_change change = release(arena, block, place, &block);
-  count(arena, -1, *bytes, requested, oversize, change);
-  return block;
 }
 
 void weir__arena_begin_free(weir__arena *arena, weir__block *block) {
@@ -463,10 +457,6 @@ static weir_status free_block(const char *caller, weir_allocator *allocator, uin
   weir__heap *heap = arena->pool->heap;
   WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
   bool later = block->marks & (WEIR__MARKS_SHARED | WEIR__MARK_GUARDED);
-  if ((block->marks & WEIR__MARK_GATHERED) && !later) {
-    weir__arena_unlock(arena);
-    return weir__free_gathered(heap, arena, address) ? WEIR_OK : weir__no_block_because(caller, allocator, address);
-  }
   if (later || weir__slow_reasons(heap) & WEIR__SLOW_AGING) /* ages must be exact: no lazy free */
     weir__arena_flush(arena);
   if (later)

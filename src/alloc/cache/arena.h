@@ -29,16 +29,15 @@ void weir__pool_clear(weir__pool *pool);
 /* Takes the best free block for a rounded size out of the index; NULL if none serves. */
 weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes);
 
+/* The same for a block whose pages may have been taken, which the caller gives pages. */
+weir__block *weir__arena_take_bare(weir__arena *arena, const weir__settings *settings, uint64_t bytes);
+
 /* Allocates a block that is outside of the index: splits off what is not needed, with `exact` even where the rules
  * would not split. NULL without host memory: the block is free again. */
 weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *settings, weir__block *block,
                                   uint64_t bytes, uint64_t requested, bool exact);
 
 /* ---- The two steps of a free, in a flushed arena ---- */
-
-/* Both at once, for a block that no other stream uses. Returns the resulting free block, and the size of the one that
- * was freed; NULL if no such block is allocated at the address. */
-weir__block *weir__arena_free(weir__arena *arena, uint64_t address, uint64_t *bytes);
 
 /* Marks a block as freed by its owner. It stays active while other streams use it. */
 void weir__arena_begin_free(weir__arena *arena, weir__block *block);

@@ -24,16 +24,20 @@ typedef enum weir__block_status {
   WEIR__WAITING    /* freed by the program, but still in use by other streams */
 } weir__block_status;
 
+/* Bits of a block of a segment that has pages. */
+enum {
+  WEIR__PAGED = 1 << 0,
+  WEIR__PAGED_BARE = 1 << 1 /* parts of it may have no page: they were taken for other requests (move.c) */
+};
+
 /* Marks of an active block. */
 enum {
   WEIR__MARK_OVERSIZE = 1 << 0, /* counted as oversize; max_split_size may change before the free */
   WEIR__MARK_USES = 1 << 1,     /* other streams use it */
-  WEIR__MARK_GATHERED = 1 << 2, /* its pages have moved there, and go back when it is freed (move.c) */
-  WEIR__MARK_SENT = 1 << 3,     /* other processes may use it (sent.h) */
-  WEIR__MARK_GUARDED = 1 << 4,  /* nothing may write behind what was requested (guard_port.h) */
-  WEIR__MARKS_SHARED = WEIR__MARK_USES | WEIR__MARK_SENT, /* it has to wait for others after its free */
-  WEIR__MARKS_SLOW =
-      WEIR__MARKS_SHARED | WEIR__MARK_GATHERED | WEIR__MARK_GUARDED /* its free needs more than the arena's lock */
+  WEIR__MARK_SENT = 1 << 2,     /* other processes may use it (sent.h) */
+  WEIR__MARK_GUARDED = 1 << 3,  /* nothing may write behind what was requested (guard_port.h) */
+  WEIR__MARKS_SHARED = WEIR__MARK_USES | WEIR__MARK_SENT,    /* it has to wait for others after its free */
+  WEIR__MARKS_SLOW = WEIR__MARKS_SHARED | WEIR__MARK_GUARDED /* its free needs more than the arena's lock */
 };
 
 /* A piece of a segment, guarded by the arena's lock. Two blocks fit in a cache line: links have 32 bits, fields of free
@@ -43,12 +47,17 @@ typedef struct weir__block {
   uint64_t address;
   uint32_t
       units; /* size; 0 for memory of a back end, whose size is `requested` and need not be a multiple of the unit */
-  uint8_t state;   /* weir__block_status */
-  bool is_ordered; /* free: this block and all after it in the index list are in address order */
-  uint8_t paged;   /* whether its segment has pages */
   union {
-    uint8_t marks;   /* active */
-    uint8_t has_age; /* free: idle_since is valid */
+    struct {
+      uint8_t state;   /* weir__block_status */
+      bool is_ordered; /* free: this block and all after it in the index list are in address order */
+      uint8_t paged;   /* bits: WEIR__PAGED if its segment has pages */
+      union {
+        uint8_t marks;   /* active */
+        uint8_t has_age; /* free: idle_since is valid */
+      };
+    };
+    uint32_t head; /* all of them: written at once when the block becomes free */
   };
   weir__ref previous, next; /* neighbours in the segment */
   union {
@@ -64,6 +73,13 @@ typedef struct weir__block {
 } weir__block;
 
 _Static_assert(sizeof(weir__block) == 32, "two blocks are a cache line");
+
+/* The bits of `paged` in a head; the rest of the head of a free block that was just inserted is 0. */
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+static const uint32_t weir__head_paged = 0xff0000;
+#else
+static const uint32_t weir__head_paged = 0xff00;
+#endif
 
 /* Rarely used fields of a block. */
 typedef struct weir__block_cold {

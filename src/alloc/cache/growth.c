@@ -61,8 +61,10 @@ static uint64_t could_become(const weir__block *block) {
   return weir__block_bytes(block) + (next && !weir__block_is_mapped(next) ? weir__block_bytes(next) : 0);
 }
 
-weir__block *weir__growth_choose_still(weir__arena *arena, const weir__settings *settings, weir__block *block) {
-  if (!weir__growth_reserves(settings)) {
+weir__block *weir__growth_choose_among(weir__arena *arena, const weir__settings *settings, weir__block *block,
+                                       uint64_t bytes, bool bare) {
+  bool reuses = weir__growth_reuses(settings, arena->pool);
+  if (!weir__growth_reserves(settings) && !reuses) {
     /* Expandable segments were turned off after this one was created, perhaps to share memory with another process: its
      * blocks no longer serve requests. */
     while (block && block->paged)
@@ -74,5 +76,7 @@ weir__block *weir__growth_choose_still(weir__arena *arena, const weir__settings 
   while (block->paged && block->next && !weir__block_is_mapped(weir__block_next(block)) &&
          (next = weir__index_next(&arena->free, block)) && could_become(next) < could_become(block))
     block = next;
+  while (!bare && block && !weir__block_is_backed(arena, settings, block, bytes))
+    block = reuses ? NULL : weir__index_next(&arena->free, block);
   return block;
 }

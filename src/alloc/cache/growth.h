@@ -59,12 +59,15 @@ static inline bool weir__should_split(const weir__settings *settings, const weir
   return bytes < settings->max_split_size && rest > WEIR__SMALL_MAX;
 }
 
-/* weir__growth_choose of a pool that does not move pages. */
-weir__block *weir__growth_choose_still(weir__arena *arena, const weir__settings *settings, weir__block *block);
+/* weir__growth_choose where more than a look is needed. */
+weir__block *weir__growth_choose_among(weir__arena *arena, const weir__settings *settings, weir__block *block,
+                                       uint64_t bytes, bool bare);
 
 /* Called when the best fit is a block of pages: returns a better candidate if there is one, or NULL if no block may be
- * used. */
-static inline weir__block *weir__growth_choose(weir__arena *arena, const weir__settings *settings, weir__block *block) {
-  bool moves = settings->moving_pages || weir__growth_reuses(settings, arena->pool); /* the usual case first */
-  return moves ? block : weir__growth_choose_still(arena, settings, block);
+ * used, or if its pages were taken, unless `bare`. */
+static inline weir__block *weir__growth_choose(weir__arena *arena, const weir__settings *settings, weir__block *block,
+                                               uint64_t bytes, bool bare) {
+  bool is_special = block->paged != WEIR__PAGED || !settings->expandable_segments ||
+                    (block->next && !weir__block_is_mapped(weir__at(block->next)));
+  return __builtin_expect(is_special, 0) ? weir__growth_choose_among(arena, settings, block, bytes, bare) : block;
 }

@@ -160,6 +160,10 @@ struct weir__segment {
   weir__reservation memory; /* first: a reservation of this heap is its segment. Its slot is 0 if it has no pages */
   weir__arena *arena;
   weir__block *first;
+  uint64_t step;                  /* of pages: bytes by which it grows, whole slots */
+  uint64_t mapped;                /* bytes of its blocks that are not unmapped */
+  uint64_t *backed;               /* of moving pages: a bit for each slot, whether a page belongs there (move.c) */
+  size_t backed_room;             /* words */
   weir__growth_kind growth;       /* of the pool when it was made */
   bool oversize;                  /* counted as oversize */
   bool captured;                  /* of a back end: memory that belongs to a graph */
@@ -241,10 +245,15 @@ struct weir__heap {
   weir__lock segments_lock;    /* of that map. Changes need the heap's lock too, lookups need either */
   weir__segment *returning;    /* of a back end: segments to return to it once no lock is held */
   weir__retirement retirement; /* of aliases */
-  uint64_t searches;           /* for movable pages */
-  weir__fences fences;         /* that freed blocks wait for */
-  weir__sent_memory sent;      /* to other processes */
-  weir__deferred *deferred;    /* freed during a capture, without events yet */
+  uint64_t searches;           /* for pages that may move */
+  /* NULL but in a replay of a recording, which shows it: whether aliases in the way of a request that is to be placed
+   * at an address had been passed. */
+  bool (*has_passed)(void *context, uint64_t address);
+  void *has_passed_context;
+  uint64_t live_peak;       /* of allocated bytes, as far as requests that needed pages have seen */
+  weir__fences fences;      /* that freed blocks wait for */
+  weir__sent_memory sent;   /* to other processes */
+  weir__deferred *deferred; /* freed during a capture, without events yet */
   size_t deferred_count, deferred_room;
   weir__scope *stream_scopes;
   weir__scope *thread_scopes; /* guarded by the lock of scopes (pools/pool.c) */

@@ -147,10 +147,12 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
   uint64_t segment_bytes = weir__segment_bytes(settings, bytes);
   bool collects = weir__slow_reasons(heap) & WEIR__SLOW_AGING;
   weir__block *block = NULL;
+  if (weir__growth_reuses(settings, arena->pool) &&
+      ((block = weir__move_cached(heap, arena, settings, bytes)) || heap->pages.failure))
+    return block;
   if (heap->sent.limbo && heap->sent.collect(heap) && (block = search(arena, settings, bytes, collects)))
     return block;
-  if (!weir__growth_reuses(settings, arena->pool) && weir__run_callbacks(heap) && /* else they have run */
-      (block = search(arena, settings, bytes, collects)))
+  if (weir__run_callbacks(heap) && (block = search(arena, settings, bytes, collects)))
     return block;
   if (collects) {
     weir__this_thread.reason = WEIR__REASON_COLLECTION;
@@ -194,20 +196,6 @@ weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__sett
   return block;
 }
 
-/* The first attempts of a pool that grows by moving pages, which need no call of the driver. */
-static weir__block *refill_without_driver(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                                          uint64_t bytes) {
-  weir__block *block = NULL;
-  if (!weir__growth_reuses(settings, arena->pool))
-    return NULL;
-  if (weir__run_callbacks(heap) && (block = search(arena, settings, bytes, false)))
-    return block;
-  weir__this_thread.reason = WEIR__REASON_REQUEST;
-  block = weir__return_pages(heap, arena, settings, bytes);
-  weir__this_thread.reason = WEIR__REASON_UNKNOWN;
-  return block;
-}
-
 /* Calls the driver. NULL if there is no memory: the heap's lock is then released, and *status is set. */
 static weir__block *refill_with_driver(const char *caller, weir__heap *heap, weir__arena *arena,
                                        const weir__settings *settings, uint64_t size, uint64_t requested,
@@ -240,19 +228,14 @@ weir_status weir__alloc_miss(const char *caller, weir__heap *heap, weir__arena *
   if (status)
     return status;
   weir__mutex_lock(&heap->lock);
-  weir__block *block = refill_without_driver(heap, arena, settings, size);
-  if (!block)
-    block = refill_with_driver(caller, heap, arena, settings, size, requested, &status);
+  weir__block *block = refill_with_driver(caller, heap, arena, settings, size, requested, &status);
   if (!block) {
     weir__pools_finalize(heap);
     return status;
   }
   arena = weir__block_arena(heap, block); /* another pool may have lent it */
   weir__arena_lock(arena);
-  bool is_gathered = block->marks & WEIR__MARK_GATHERED;
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);
-  if (block)
-    weir__block_mark(block, WEIR__MARK_GATHERED, is_gathered);
   weir__account_publish(&arena->account);
   weir__arena_unlock(arena);
   weir__mutex_unlock(&heap->lock);

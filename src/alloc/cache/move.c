@@ -1,18 +1,19 @@
 /*
- * Moving pages. A request that no free block serves gets a range of address space, and pages for it:
+ * Moving pages: blocks lie where expandable segments would put them, and only the pages behind them differ. A free
+ * range keeps its place in the index when its pages are taken for another request; a hit on it is a miss that gets
+ * pages again. The missing slots of a request get, in this order,
  *
- *   1. pages that are mapped in the range already, as aliases, because they were used there before: no driver call;
- *   2. other free pages of the same stream, mapped there in addition. The old mapping stays, so work in flight that
- *      uses it completes, and stream order makes what it writes visible through the new one;
- *   3. free pages of other streams that have nothing left to do;
- *   4. new pages, if the limit permits.
+ *   1. a page that is mapped there already, as an alias, and that no live block touches: no call of the driver;
+ *   2. a new page, while less is reserved than the peak of live bytes and the slack;
+ *   3. a page that no live block touches, of the same stream, or of one that has nothing left to do. It is mapped there
+ *      in addition: work in flight that uses the old mapping completes, and stream order makes what it writes visible;
+ *   4. a new page, if the limit permits.
  *
- * A page can move if all of it lies in one free block. It is a transaction: everything that can fail, host memory and
- * calls of the driver, comes before the books change. Nothing waits for a stream.
+ * A new page is as large as the missing run that it begins to fill, as a power of two. So every page that is owned has
+ * slots that expandable segments would have mapped too, and no more is reserved than they would.
  *
- * A large block that was made of moved pages alone is undone when it is freed: its pages go back to where they were,
- * and leave aliases behind. So a program that repeats its requests finds the same free blocks each time, and the same
- * aliases, and makes no driver call.
+ * It is a transaction: everything that can fail comes before the books change. Nothing waits for a stream. Where an old
+ * mapping of another page is in the way and work may still use it, the request is placed elsewhere.
  *
  * The heap's lock is held. The functions lock all arenas from which pages may come.
  */
@@ -28,95 +29,173 @@
 #include "alloc/memory/pages.h"
 #include "base/array.h"
 
-enum {
-  SIZES = 33,                     /* pages have 1 to 32 slots */
-  GATHERED_MIN = 32 * 1024 * 1024 /* a smaller block is not undone: that would cost more than the work on it */
-};
+static const uint64_t largest_page = 32 * WEIR__MIB;
 
-typedef struct page_list {
-  weir__page *first, **last;
-} page_list;
-
-/* A range of address space for a request, in one segment: it begins with a free block or in an unmapped one. */
-typedef struct place {
-  weir__segment *segment;
-  uint64_t start, end; /* of the request */
-  uint64_t unmapped;   /* bytes that no page is mapped at yet */
-  weir__block *first;  /* the free block that it begins with; NULL if there is none */
-} place;
+enum { TRIES = 16 }; /* blocks of the cache that are tried where old mappings are in the way */
 
 typedef struct search {
   weir__heap *heap;
   weir__arena *arena; /* of the request */
   const weir__settings *settings;
-  uint64_t bytes;         /* of the request */
-  uint64_t slot;          /* size of a slot */
-  uint64_t number, tries; /* of this search, and of the place that is tried */
+  uint64_t number;  /* of this search; that of a page which may be taken */
+  uint64_t left;    /* bytes that limits leave */
+  uint64_t ceiling; /* of reserved bytes, up to which pages are made although some could be taken */
 
   weir__arena **locked; /* arenas whose pages may move */
   size_t locked_count, locked_room;
-  size_t movable_count[SIZES]; /* movable pages by slots */
-  page_list movable[SIZES];    /* those outside of the place, in the order in which they are taken */
-  uint64_t movable_bytes;      /* of these lists */
-  uint64_t unmovable_bytes;    /* free, in pages that are partly in use */
-  uint64_t stuck_bytes;        /* ... of which so many would be movable if all pages were of the smallest size */
+  bool has_asked;      /* the other streams */
+  bool has_moved;      /* pages, which leaves aliases */
+  bool has_polled;     /* how far the request's stream is ... */
+  bool is_stream_idle; /* ... which had nothing left to do */
+  bool is_elsewhere;   /* not where expandable segments would place it: larger pages than needed may come */
 
-  place at;
-  weir__page_change *pieces; /* of the place: pages that are made, move there, or return */
-  size_t piece_count, piece_room;
+  weir__page **idle; /* pages that may be taken, in the order in which they are */
+  size_t idle_count, idle_room, sorted;
+
+  weir__page_change *pieces; /* pages that are made, move, or return, by address; and aliases that give way */
+  size_t piece_count, piece_room, unmap_count;
   uint64_t made_bytes;
+  int64_t idle_bytes; /* of the listed pages, and of those that may not leave */
+  uint64_t free_end;  /* of the free block that the request gets the begin of */
 } search;
 
-/* ---- Movable pages ---- */
+typedef enum outcome { FILLED, IN_THE_WAY, NO_MEMORY } outcome;
 
 static weir_allocator_stats *stats_of(const search *s) { return &s->heap->stats; }
 
-static bool is_movable(const search *s, const weir__page *page) { return page->search == s->number; }
+/* ---- Slots that have a page ---- */
 
-/* Calls `visit` for every whole page of a free block, whose segment is one of moving pages. */
-static void each_page(search *s, weir__block *block, void (*visit)(search *, weir__block *, weir__page *)) {
-  const weir__segment *segment = weir__segment_of(s->heap, block);
-  uint64_t end = block->address + weir__block_bytes(block);
-  if (!weir__pages_move(segment))
-    return;
-  for (uint64_t at = segment->memory.base + weir__round_up(block->address - segment->memory.base, s->slot); at < end;) {
-    const weir__mapping *owner = weir__mapping_at(&segment->memory, at);
-    at = weir__mapping_end(owner);
-    if (owner->address >= block->address && at <= end)
-      visit(s, block, owner->page);
+static size_t slot_of(const weir__segment *segment, uint64_t address) {
+  return (size_t)((address - segment->memory.base) / segment->memory.slot);
+}
+
+bool weir__is_backed(const weir__segment *segment, uint64_t address, uint64_t bytes) {
+  for (size_t i = slot_of(segment, address), end = slot_of(segment, address + bytes - 1); i <= end; i++)
+    if (i / 64 >= segment->backed_room || !(segment->backed[i / 64] >> i % 64 & 1))
+      return false;
+  return true;
+}
+
+/* Marks a block exactly: as they merge, marks only spread. */
+static void note_bare(const weir__segment *segment, weir__block *block) {
+  bool has_all = weir__is_backed(segment, block->address, weir__block_bytes(block));
+  block->paged = has_all ? WEIR__PAGED : WEIR__PAGED | WEIR__PAGED_BARE;
+}
+
+static bool make_backed_room(weir__segment *segment, uint64_t end) {
+  size_t words = slot_of(segment, end) / 64 + 1, had = segment->backed_room;
+  if (!WEIR__RESERVE(segment->backed, segment->backed_room, words))
+    return false;
+  for (; had < segment->backed_room; had++)
+    segment->backed[had] = 0;
+  return true;
+}
+
+static void set_backed(weir__segment *segment, uint64_t address, uint64_t bytes, bool on) {
+  for (size_t i = slot_of(segment, address), end = slot_of(segment, address + bytes); i < end; i++)
+    if (on)
+      segment->backed[i / 64] |= 1ull << i % 64;
+    else
+      segment->backed[i / 64] &= ~(1ull << i % 64);
+}
+
+/* Notes that a range around a part of a free block has no page any more. */
+static void bare(weir__segment *segment, weir__block *block, uint64_t address, uint64_t bytes) {
+  set_backed(segment, address, bytes, false);
+  for (weir__block *b = block; b && b->address + weir__block_bytes(b) > address; b = weir__block_previous(b))
+    b->paged |= WEIR__PAGED_BARE;
+  for (weir__block *b = block; b && b->address < address + bytes; b = weir__block_next(b))
+    b->paged |= WEIR__PAGED_BARE;
+}
+
+bool weir__next_piece(const weir__segment *segment, weir__piece *piece) {
+  const weir__block *b = !piece->block ? segment->first : piece->block;
+  uint64_t at = piece->block ? piece->address + piece->bytes : b->address;
+  if (at >= b->address + weir__block_bytes(b) && !(b = weir__block_next(b)))
+    return false;
+  uint64_t end = b->address + weir__block_bytes(b), next = end;
+  *piece = (weir__piece){b, at, end - at, b->state};
+  if (b->state != WEIR__FREE || !(b->paged & WEIR__PAGED_BARE))
+    return true;
+  bool has = weir__is_backed(segment, at, 1);
+  for (next = at; next < end && weir__is_backed(segment, next, 1) == has;)
+    next = segment->memory.base + (slot_of(segment, next) + 1) * segment->memory.slot;
+  piece->bytes = (next < end ? next : end) - at;
+  piece->state = has ? WEIR__FREE : WEIR__UNMAPPED;
+  return true;
+}
+
+/* ---- Pages that no live block touches ---- */
+
+static bool may_leave(const weir__page *page) {
+  return weir__pins_permit(page->pins, WEIR__PAGE_TO_MOVE) != WEIR__PAGE_MAY_NOT;
+}
+
+/* Whether no live block touches a page which begins or ends in a free block: it may reach into unmapped neighbours. */
+static bool is_idle(const weir__block *block, const weir__mapping *owner) {
+  const weir__block *low = block, *high = block;
+  while (owner->address < low->address && (low = weir__block_previous(low)) && !weir__block_is_active(low))
+    continue;
+  while (high->address + weir__block_bytes(high) < weir__mapping_end(owner) && (high = weir__block_next(high)) &&
+         !weir__block_is_active(high))
+    continue;
+  return low && high && !weir__block_is_active(low) && !weir__block_is_active(high);
+}
+
+/* The last mapping that owns a slot of a free block, below an address; NULL if there is none. */
+static weir__mapping *last_owner(const weir__segment *segment, const weir__block *block, uint64_t below) {
+  size_t first = slot_of(segment, block->address), i = slot_of(segment, below - 1) + 1;
+  if (i > segment->backed_room * 64)
+    i = segment->backed_room * 64;
+  while (i > first) {
+    uint64_t word = segment->backed[(i - 1) / 64];
+    if (!word)
+      i = (i - 1) / 64 * 64;
+    else if (word >> (i - 1) % 64 & 1)
+      return segment->memory.slots[i - 1];
+    else
+      i--;
+  }
+  return NULL;
+}
+
+/* Calls `visit` for each idle page of a free block, the last first. */
+static void each_idle(void *context, weir__segment *segment, weir__block *block,
+                      void (*visit)(void *context, weir__block *block, weir__mapping *owner)) {
+  uint64_t below = block->address + weir__block_bytes(block);
+  for (weir__mapping *m; below > block->address && (m = last_owner(segment, block, below));) {
+    below = m->address;
+    if (is_idle(block, m))
+      visit(context, block, m);
   }
 }
 
-static void note_block(search *s, weir__block *block, weir__page *page) {
-  (void)s;
-  page->in = block;
-}
-
-static void mark_page(search *s, weir__block *block, weir__page *page) {
-  page->in = block;
-  s->unmovable_bytes -= page->bytes;
-  s->stuck_bytes -= page->bytes;
-  if (weir__pins_permit(page->pins, WEIR__PAGE_TO_MOVE) == WEIR__PAGE_MAY_NOT)
+static void list_page(void *context, weir__block *block, weir__mapping *owner) {
+  search *s = context;
+  weir__page *page = owner->page;
+  s->idle_bytes += (int64_t)page->bytes;
+  if (!may_leave(page))
     stats_of(s)->moving_unmovable_fixed_bytes += (int64_t)page->bytes;
-  else {
+  else if (WEIR__RESERVE(s->idle, s->idle_room, s->idle_count + 1)) {
     page->search = s->number;
-    s->movable_count[page->bytes / s->slot]++;
+    page->in = block;
+    page->order = s->idle_count;
+    s->idle[s->idle_count++] = page;
   }
 }
 
-/* Finds the movable pages of an arena. */
-static void mark_arena(search *s, weir__arena *arena) {
-  for (weir__block *b = weir__index_first(&arena->free); b; b = weir__index_next(&arena->free, b)) {
-    const weir__segment *segment = weir__segment_of(s->heap, b);
-    uint64_t from = weir__round_up(b->address - segment->memory.base, s->slot);
-    uint64_t to = (b->address + weir__block_bytes(b) - segment->memory.base) / s->slot * s->slot;
-    if (!weir__pages_move(segment))
-      continue;
-    s->unmovable_bytes += weir__block_bytes(b);
-    s->stuck_bytes += to > from ? to - from : 0;
-    each_page(s, b, mark_page);
+/* Lists the idle pages of an arena: the largest free block first, which a best fit uses last, and from its end. */
+static void list_arena(search *s, weir__arena *arena) {
+  for (weir__block *b = weir__index_last(&arena->free); b; b = weir__index_previous(&arena->free, b)) {
+    weir__segment *segment = b->paged ? weir__segment_of(s->heap, b) : NULL;
+    if (segment && weir__pages_move(segment))
+      each_idle(s, segment, b, list_page);
+    if (weir__block_bytes(b) < WEIR__SMALL_SEGMENT)
+      break;
   }
 }
+
+/* ---- Streams from which pages may come ---- */
 
 static bool lock_arena(search *s, weir__arena *arena) {
   if (!WEIR__RESERVE(s->locked, s->locked_room, s->locked_count + 1))
@@ -133,13 +212,6 @@ static void unlock_last(search *s) {
   weir__arena_unlock(arena);
 }
 
-static void end_search(search *s) {
-  while (s->locked_count)
-    unlock_last(s);
-  free(s->locked);
-  free(s->pieces);
-}
-
 /* Whether only pages whose last use is known to have completed may move: the guarantee of the driver about aliases does
  * not cover writes by other devices. */
 static bool is_cautious(const search *s) {
@@ -148,7 +220,7 @@ static bool is_cautious(const search *s) {
          weir__pins_permit(pins, WEIR__PAGE_TO_MOVE) == WEIR__PAGE_MAY_IF_IDLE;
 }
 
-/* Whether pages of a pool may move: it grows by moving pages, and nothing pins all that it has. */
+/* Whether pages of a pool may move: its options permit it, and nothing pins all that it has. */
 static bool lets_pages_go(const weir__pool *pool) {
   const weir__private_pool *owner = pool->owner;
   return !owner || (owner->growth == WEIR__GROWTH_MOVING &&
@@ -165,16 +237,17 @@ static bool lock_own_stream(search *s) {
   return lock_arena(s, s->arena) && (!sibling || lock_arena(s, sibling));
 }
 
-/* The request's own stream: its work is in order, so a page that is free there may be used at once. */
-static bool add_own_stream(search *s) {
+/* The idle pages of the request's own stream: its work is in order, so they may be used at once. */
+static void list_own_stream(search *s) {
+  s->number = ++s->heap->searches;
+  s->idle_count = s->sorted = s->piece_count = s->unmap_count = 0;
+  s->made_bytes = 0;
+  s->idle_bytes = 0;
   stats_of(s)->moving_unmovable_fixed_bytes = 0;
-  if (!lock_own_stream(s))
-    return false;
   if (!lets_pages_go(s->arena->pool) || (is_cautious(s) && !weir__stream_is_idle(s->heap, s->arena->stream)))
-    return true;
+    return;
   for (size_t i = 0; i < s->locked_count; i++)
-    mark_arena(s, s->locked[i]);
-  return true;
+    list_arena(s, s->locked[i]);
 }
 
 /* The bytes of an arena's free blocks, in segments whose pages could move. */
@@ -210,7 +283,7 @@ static void add_other(search *s, weir__arena *arena) {
     stats_of(s)->moving_unmovable_pool_bytes += free_bytes(s, arena);
   else if (weir__stream_is_idle(s->heap, arena->stream) ||
            (s->settings->moving_pages_across_streams && !is_cautious(s) && join_stream(s, arena->stream))) {
-    mark_arena(s, arena);
+    list_arena(s, arena);
     return;
   } else
     stats_of(s)->moving_unmovable_busy_bytes += free_bytes(s, arena);
@@ -218,6 +291,7 @@ static void add_other(search *s, weir__arena *arena) {
 }
 
 static void add_other_streams(search *s) {
+  s->has_asked = true;
   stats_of(s)->moving_unmovable_busy_bytes = stats_of(s)->moving_unmovable_pool_bytes = 0;
   if (s->heap->allocator->streams_may_end)
     return; /* they may not exist any more */
@@ -233,500 +307,443 @@ static void add_other_streams(search *s) {
   } while (owner);
 }
 
-/* ---- The place ---- */
-
-/* Whether a page lies in a free block of a range, which needs it where it is. */
-static bool is_inside(const weir__page *page, const place *p) {
-  return weir__mapping_segment(page->owner) == p->segment && page->in->address >= p->start &&
-         page->in->address < p->end;
-}
-
-/* Whether the page of an alias can be used again where the alias is. It may be mapped twice in the range. */
-static bool can_return(const search *s, const weir__mapping *alias, const place *p, uint64_t block_end) {
-  const weir__page *page = alias->page;
-  return weir__is_alias(alias) && is_movable(s, page) && page->tried != s->tries && !is_inside(page, p) &&
-         alias->address + page->bytes <= block_end;
-}
-
-/* The end of the unmapped space from an address on in which nothing is mapped, at most `limit`. */
-static uint64_t clean_end(const weir__segment *segment, uint64_t at, uint64_t limit) {
-  uint64_t known = segment->memory.base + segment->memory.room * segment->memory.slot;
-  while (at < limit && at < known && !weir__mapping_at(&segment->memory, at))
-    at += segment->memory.slot;
-  return at < known && at < limit ? at : limit;
-}
-
-/* Tries a range that begins at `start`, in or before an unmapped block. On failure *next is an address in the same
- * block from which to try again, or 0. */
-static bool try_place(search *s, weir__segment *segment, const weir__block *block, uint64_t start, uint64_t *next,
-                      place *found) {
-  uint64_t end = start + s->bytes, at = start;
-  place p = {.segment = segment, .start = start, .end = end};
-  s->tries = ++s->heap->searches;
-  *next = 0;
-  for (; block; block = weir__block_next(block)) {
-    uint64_t block_end = block->address + weir__block_bytes(block);
-    if (weir__block_is_active(block))
-      return false;
-    if (weir__block_is_mapped(block)) {
-      if (block_end >= end)
-        break;
-      at = block_end;
-      continue;
-    }
-    while (at < end && at < block_end) {
-      const weir__mapping *alias = weir__mapping_at(&segment->memory, at);
-      if (!alias) {
-        p.unmapped += s->slot;
-        at += s->slot;
-      } else if (can_return(s, alias, &p, block_end)) {
-        alias->page->tried = s->tries;
-        at += alias->page->bytes;
-      } else {
-        *next = weir__mapping_end(alias);
-        return false;
-      }
-    }
-    if (at >= end)
-      break;
-  }
-  if (!block)
-    return false;
-  /* The last page may be larger than what is left to map. */
-  if (p.unmapped) {
-    uint64_t largest = 0;
-    for (size_t i = SIZES - 1; i && !largest; i--)
-      largest = s->movable_count[i] ? i * s->slot : 0;
-    uint64_t block_end = block->address + weir__block_bytes(block),
-             last = weir__round_up(at - segment->memory.base, s->slot);
-    if (weir__block_is_mapped(block) || block_end - segment->memory.base < last + largest)
-      return false;
-    uint64_t clean = clean_end(segment, segment->memory.base + last, segment->memory.base + last + largest);
-    if (clean < segment->memory.base + last + largest) {
-      *next = weir__mapping_end(weir__mapping_at(&segment->memory, clean));
-      return false;
-    }
-  }
-  *found = p;
-  return true;
-}
-
-/* Finds the range that needs the fewest new mappings. False if there is none in the segments of the arena. */
-static bool find_place(search *s) {
-  weir__arena *arena = s->arena;
-  bool has_place = false;
-  for (weir__block *block = weir__tree_after(arena->unmapped, 0); block;
-       block = weir__tree_after(arena->unmapped, block->address)) {
-    weir__segment *segment = weir__segment_of(s->heap, block);
-    weir__block *previous = weir__block_previous(block);
-    bool begins_free = previous && previous->state == WEIR__FREE;
-    uint64_t start = begins_free ? previous->address : block->address, next;
-    if (!weir__pages_move(segment))
-      continue;
-    for (const weir__block *from = begins_free ? previous : block; start; start = next, from = block) {
-      place found;
-      if (try_place(s, segment, from, start, &next, &found) && (!has_place || found.unmapped < s->at.unmapped)) {
-        s->at = found;
-        s->at.first = from == block ? NULL : previous;
-        has_place = true;
-      }
-      if (next >= block->address + weir__block_bytes(block))
-        break;
-    }
-    if (has_place && !s->at.unmapped)
-      return true;
-  }
-  return has_place;
-}
-
-/* Reserves address space for the range. */
-static bool reserve_place(search *s) {
-  const weir__block *made = weir__reserve_segment(s->heap, s->arena, s->settings, s->bytes, WEIR__GROWTH_MOVING);
-  uint64_t next;
-  return made && try_place(s, weir__segment_of(s->heap, made), made, made->address, &next, &s->at);
-}
-
-/* ---- Pages for the place ---- */
+/* ---- Pages for the missing slots ---- */
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* What may still be made under the limit. */
-static uint64_t affordable(const search *s) {
-  const weir__account *by;
-  uint64_t left = weir__account_headroom(&s->arena->account.account, WEIR__LIMIT_HARD, &by);
-  return left > s->made_bytes ? left - s->made_bytes : 0;
+/* Larger pages first; those of one size as they were listed. */
+static int by_size(const void *a, const void *b) {
+  const weir__page *x = *(weir__page *const *)a, *y = *(weir__page *const *)b;
+  return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes)
+                              : (x->order > y->order) - (x->order < y->order);
 }
 
-/* The size of a new page, where `left` bytes are left to map and `room` bytes are clean. Every page costs the same,
- * however large; but it moves only as a whole, so the rest of a large page that is partly in use is stuck. So pages are
- * large while little is stuck, in a large heap, and for a large request. The last page of a request is small, since the
- * next block begins in it. The numbers were found by replaying recorded jobs. */
-static uint64_t new_page_bytes(const search *s, uint64_t left, uint64_t room) {
-  const uint64_t reserved = weir__reserved(s->heap), tolerated = 8 * WEIR__MIB + reserved / 1000 * 8;
-  uint64_t request = (s->bytes + s->slot - 1) / s->slot;
-  uint64_t slots = s->stuck_bytes * 2 < tolerated ? 4 : s->stuck_bytes < tolerated ? 2 : 1;
-  slots = most(slots, least(6, 1 + reserved / (1280 * WEIR__MIB)));
-  slots = most(slots, request / 80);
-  slots = least(slots, least(request, most(left / s->slot, 2)));
-  slots = least(slots, most(left, affordable(s)) / s->slot); /* no more than is needed if that is all there is */
-  return least(slots, least(room / s->slot, SIZES - 1)) * s->slot;
+/* The largest idle page that fits `most` bytes, or else the smallest one that fits the room. NULL if there is none. */
+static weir__page *find_idle(search *s, uint64_t most, uint64_t room) {
+  for (;; add_other_streams(s)) {
+    if (s->sorted < s->idle_count)
+      qsort(s->idle, s->idle_count, sizeof *s->idle, by_size);
+    s->sorted = s->idle_count;
+    for (size_t i = 0; i < s->idle_count; i++)
+      if (s->idle[i]->search == s->number && s->idle[i]->bytes <= most)
+        return s->idle[i];
+    for (size_t i = s->idle_count; i-- > 0;)
+      if (s->idle[i]->search == s->number && s->idle[i]->bytes <= room)
+        return s->idle[i];
+    if (s->has_asked)
+      return NULL;
+  }
 }
 
-static weir__page *take_of_size(search *s, size_t slots) {
-  for (weir__page **at = &s->movable[slots].first, *page; (page = *at); at = &page->next)
-    if (is_movable(s, page)) {
-      *at = page->next;
-      return page;
-    }
-  return NULL;
-}
-
-/* A movable page: the largest one that fits what is left to map, or the smallest one that fits the room. NULL if there
- * is none. */
-static weir__page *take_movable(search *s, uint64_t left, uint64_t room) {
-  size_t largest = (size_t)(left / s->slot), most = (size_t)(room / s->slot);
-  weir__page *page = NULL;
-  for (size_t i = largest < SIZES ? largest : SIZES - 1; i && !page; i--)
-    page = take_of_size(s, i);
-  for (size_t i = largest + 1; i < SIZES && i <= most && !page; i++)
-    page = take_of_size(s, i);
-  return page;
+/* The free bytes of the locked arenas in pages that are partly in use. */
+static int64_t partial_bytes(const search *s) {
+  int64_t bytes = -s->idle_bytes;
+  for (size_t i = 0; i < s->locked_count; i++) {
+    const weir__account *account = &s->locked[i]->account.account;
+    const weir__amounts *now = &account->published[WEIR_STAT_ALL].of;
+    bytes += account->reserved[WEIR_STAT_ALL].current - now->allocated_bytes - now->waiting_bytes;
+  }
+  return bytes;
 }
 
 static bool add_piece(search *s, weir__page_change piece) {
   if (!WEIR__RESERVE(s->pieces, s->piece_room, s->piece_count + 1))
     return false;
-  if (piece.page)
+  if (piece.action == WEIR__PAGE_UNMAP)
+    s->unmap_count++;
+  else if (piece.page)
     piece.page->search = 0; /* taken */
   s->pieces[s->piece_count++] = piece;
   return true;
 }
 
-/* Chooses the pages of an unmapped part of the place. False without host memory. */
-static bool fill_hole(search *s, uint64_t at, uint64_t end, uint64_t block_end) {
+/* A power of two of slots: as large as the missing run, but smaller where little is left, since then a page that is
+ * partly in use is missed. */
+static uint64_t new_page_bytes(const search *s, const weir__segment *segment, uint64_t run) {
+  uint64_t bytes = segment->memory.slot, most = least(least(run, largest_page), s->left / 256);
+  while (bytes * 2 <= most)
+    bytes *= 2;
+  return bytes;
+}
+
+/* The bytes from an address on, and up to another, where nothing is mapped. */
+static uint64_t clean_bytes(const weir__segment *segment, uint64_t at, uint64_t limit) {
+  uint64_t to = at, end = least(limit, segment->memory.base + segment->memory.bytes);
+  while (to < end && to - at < largest_page && !weir__mapping_at(&segment->memory, to))
+    to += segment->memory.slot;
+  return to < end ? to - at : end - at;
+}
+
+static outcome fill_run(search *s, weir__segment *segment, uint64_t at, uint64_t end) {
   while (at < end) {
-    weir__mapping *alias = weir__mapping_at(&s->at.segment->memory, at);
-    weir__page_change piece = {.action = WEIR__PAGE_RETURN, .reservation = &s->at.segment->memory, .address = at};
-    if (alias) {
-      piece.page = alias->page;
-      piece.mapping = alias;
-    } else {
-      /* No page is larger, so what is behind that does not matter. */
-      uint64_t clean = clean_end(s->at.segment, at, least(block_end, at + (SIZES - 1) * s->slot));
-      uint64_t left = weir__round_up(end - at, s->slot);
-      if (left > clean - at)
-        left = clean - at;
-      piece.page = take_movable(s, left, clean - at);
-      piece.action = piece.page ? WEIR__PAGE_MOVE : WEIR__PAGE_MAKE;
-      if (!piece.page) {
-        piece.bytes = new_page_bytes(s, left, clean - at);
-        s->made_bytes += piece.bytes;
-      }
-    }
-    if (piece.page)
+    uint64_t bytes = new_page_bytes(s, segment, end - at);
+    weir__page_change piece = {WEIR__PAGE_MAKE, &segment->memory, at, bytes, .page = NULL};
+    bool is_over = weir__over_limit(s->heap, s->arena, s->made_bytes + bytes);
+    if (is_over || weir__reserved(s->heap) + s->made_bytes + bytes > s->ceiling)
+      piece.page =
+          find_idle(s, end - at, clean_bytes(segment, at, is_over || s->is_elsewhere ? UINT64_MAX : s->free_end));
+    if (piece.page) {
+      piece.action = WEIR__PAGE_MOVE;
       piece.bytes = piece.page->bytes;
+    } else if (is_over)
+      return NO_MEMORY;
+    else
+      s->made_bytes += bytes;
     if (!add_piece(s, piece))
-      return false;
+      return NO_MEMORY;
     at += piece.bytes;
   }
-  return true;
+  return FILLED;
 }
 
-/* Calls `visit` for each unmapped part of the place, with its block's end, until it returns false. */
-static bool each_hole(search *s, bool (*visit)(search *, uint64_t from, uint64_t to, uint64_t block_end)) {
-  const weir__block *block = weir__tree_at(s->arena->unmapped, s->at.start);
-  if (!block)
-    block = weir__tree_after(s->arena->unmapped, s->at.start);
-  for (; block && block->address < s->at.end; block = weir__tree_after(s->arena->unmapped, block->address)) {
-    uint64_t end = block->address + weir__block_bytes(block);
-    uint64_t from = block->address > s->at.start ? block->address : s->at.start;
-    if (end > s->at.start && !visit(s, from, end < s->at.end ? end : s->at.end, end))
-      return false;
-  }
-  return true;
-}
-
-/* Pages that return are not used for another part of the range. */
-static bool claim_returning(search *s, uint64_t from, uint64_t to, uint64_t block_end) {
-  (void)block_end;
-  for (uint64_t at = from; at < to;) {
-    const weir__mapping *alias = weir__mapping_at(&s->at.segment->memory, at);
-    if (alias)
-      alias->page->search = 0;
-    at += alias ? alias->page->bytes : s->slot;
-  }
-  return true;
-}
-
-static void list_page(search *s, weir__block *block, weir__page *page) {
-  page_list *list = &s->movable[page->bytes / s->slot];
-  (void)block;
-  if (!is_movable(s, page) || is_inside(page, &s->at))
-    return;
-  page->next = NULL;
-  *list->last = page;
-  list->last = &page->next;
-  s->movable_bytes += page->bytes;
-}
-
-/* Lists the movable pages of an arena, those of small blocks first: a large block is more useful as it is. */
-static void list_arena(search *s, weir__arena *arena) {
-  for (weir__block *b = weir__index_first(&arena->free); b; b = weir__index_next(&arena->free, b))
-    each_page(s, b, list_page);
-}
-
-/* Chooses the pages of all unmapped parts of the place. False without host memory. */
-static bool fill_place(search *s) {
-  each_hole(s, claim_returning);
-  size_t own = s->locked_count;
-  for (size_t i = 0; i < own; i++)
-    list_arena(s, s->locked[i]);
-  if (s->movable_bytes < s->at.unmapped)
-    add_other_streams(s);
-  for (size_t i = own; i < s->locked_count; i++)
-    list_arena(s, s->locked[i]);
-  return each_hole(s, fill_hole);
-}
-
-/* ---- The transaction ---- */
-
-/* The end of the pieces from `i` on that have no gap between them. */
-static size_t group_end(const search *s, size_t i) {
-  for (i++; i < s->piece_count && s->pieces[i].address == s->pieces[i - 1].address + s->pieces[i - 1].bytes; i++)
-    continue;
-  return i;
-}
-
-static uint64_t group_bytes(const search *s, size_t i, size_t end) {
-  return s->pieces[end - 1].address + s->pieces[end - 1].bytes - s->pieces[i].address;
-}
-
-static void forget_groups(search *s, size_t count) {
-  for (size_t i = 0, end; i < count; i = end) {
-    end = group_end(s, i);
-    weir__range_forget(s->heap, s->at.segment, s->pieces[i].address, group_bytes(s, i, end));
-  }
-}
-
-/* Everything that can fail. On failure nothing has changed. */
-static bool prepare(search *s) {
-  uint64_t total = s->at.segment->memory.owned * s->slot;
-  if (!s->piece_count)
-    return true;
-  for (size_t i = 0; i < s->piece_count; i++)
-    total += s->pieces[i].bytes;
-  if (!weir__index_prepare(&s->arena->free, total))
-    return false;
-  /* A page that leaves a block cuts it twice at most, and so does one that arrives. */
-  for (size_t i = 0; i < s->locked_count; i++)
-    if (!weir__slab_reserve(&s->locked[i]->blocks, sizeof(weir__block), 4 * s->piece_count))
-      return false;
-  size_t known = 0;
-  for (size_t end; known < s->piece_count; known = end) {
-    end = group_end(s, known);
-    if (!weir__page_map_update(s->heap->allocator->page_map, s->pieces[known].address, group_bytes(s, known, end),
-                               s->arena, true))
-      break;
-  }
-  if (known == s->piece_count && weir__pages_change(&s->heap->pages, s->pieces, s->piece_count))
-    return true;
-  forget_groups(s, known);
-  return false;
-}
-
-/* Takes the pages of pieces, which have moved, out of the free blocks they were in; returns the end of those that were
- * side by side. */
-static size_t leave_block(search *s, size_t i) {
-  const weir__page *first = s->pieces[i].page;
-  weir__segment *segment = weir__mapping_segment(first->home);
-  uint64_t address = first->home->address, bytes = first->bytes;
-  size_t end = i + 1;
-  for (; end < s->piece_count; end++) {
-    const weir__page *page = s->pieces[end].page;
-    if (s->pieces[end].action == WEIR__PAGE_MAKE || page->in != first->in || page->home->address != address + bytes)
-      break;
-    bytes += page->bytes;
-  }
-  weir__block *hole = weir__range_unmap(s->heap, segment, first->in, address, bytes);
-  weir__block *low = weir__block_previous(hole), *high = weir__block_next(hole);
-  if (low && low->state == WEIR__FREE)
-    each_page(s, low, note_block);
-  if (high && high->state == WEIR__FREE)
-    each_page(s, high, note_block);
-  return end;
-}
-
-/* Changes the books. Pages leave their old places first, so that reserved bytes are never counted twice. */
-static weir__block *commit(search *s) {
-  weir_allocator_stats *stats = stats_of(s);
-  weir__block *block = s->at.first; /* large enough without a page if it was freed after the search of the cache */
-  if (!s->piece_count)
-    weir__trace_taken(s->arena, block);
-  for (size_t i = 0; i < s->piece_count;)
-    i = s->pieces[i].action == WEIR__PAGE_MAKE ? i + 1 : leave_block(s, i);
-  for (size_t i = 0, end; i < s->piece_count; i = end) {
-    end = group_end(s, i);
-    block = weir__range_map(s->at.segment, s->pieces[i].address, group_bytes(s, i, end));
-  }
-  if (stats->moving_aliases_peak < (int64_t)s->heap->pages.aliases.count)
-    stats->moving_aliases_peak = (int64_t)s->heap->pages.aliases.count;
-  if (!block)
-    return NULL; /* never: a place without pieces is a free block */
-  weir__index_remove(&s->arena->free, block);
-  weir__block_hold(block); /* keeps neighbours that are freed meanwhile from merging it */
-  return block;
-}
-
-typedef struct moved_pages {
-  int64_t made, moved, returned, moved_bytes;
-} moved_pages;
-
-/* What the pieces are, before they change. */
-static moved_pages count_pieces(const search *s) {
-  moved_pages count = {0};
-  for (size_t i = 0; i < s->piece_count; i++) {
-    const weir__page_change *p = &s->pieces[i];
-    count.made += p->action == WEIR__PAGE_MAKE;
-    count.returned += p->action == WEIR__PAGE_RETURN;
-    count.moved += p->action == WEIR__PAGE_MOVE;
-    count.moved_bytes += p->action == WEIR__PAGE_MOVE ? (int64_t)p->bytes : 0;
-  }
-  return count;
-}
-
-static void begin_search(search *s, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                         uint64_t bytes) {
-  *s = (search){.heap = heap,
-                .arena = arena,
-                .settings = settings,
-                .bytes = bytes,
-                .slot = weir__round_up(WEIR__SMALL_SEGMENT, heap->pages.granularity),
-                .number = ++heap->searches};
-  for (size_t i = 0; i < SIZES; i++)
-    s->movable[i].last = &s->movable[i].first;
-}
-
-/* The transaction for a place whose pages were chosen. NULL if it failed. */
-static weir__block *take_place(search *s) {
-  weir_allocator_stats *stats = stats_of(s);
-  moved_pages moved = count_pieces(s);
-  if (moved.made)
-    stats->moving_unmovable_partial_bytes = (int64_t)s->unmovable_bytes;
-  if (weir__over_limit(s->heap, s->arena, s->made_bytes))
-    return NULL;
-  if (!prepare(s))
-    return NULL;
-  stats->num_device_alloc += moved.made > 0;
-  stats->moving_pages_made += moved.made;
-  stats->moving_pages_moved += moved.moved;
-  stats->moving_moved_bytes += moved.moved_bytes;
-  stats->moving_pages_returned += moved.returned;
-  weir__block *block = commit(s);
-  if (block)
-    weir__block_mark(block, WEIR__MARK_GATHERED, !moved.made && s->piece_count && s->bytes >= GATHERED_MIN);
-  return block;
-}
-
+/* Whether an old mapping can be unmapped: its stream has passed its last use. */
 static bool has_passed(void *heap, weir_cu_stream stream) { /* a stream that may have ended cannot be queried */
   return !((weir__heap *)heap)->allocator->streams_may_end && weir__stream_is_idle(heap, stream);
 }
 
+/* Whether events can be recorded and queried: that would invalidate a capture, or never complete. Relaxes the thread's
+ * capture mode if so. */
+static bool can_ask(weir__heap *heap, weir_cu_stream stream, int *mode) {
+  return heap->pages.aliases.count && !atomic_load(&heap->captures) && !weir__is_in_capture(heap, stream) &&
+         weir__capture_relax(heap, mode);
+}
+
+/* Whether no work uses an old mapping any more. What is not known is asked once for a request. */
+static bool can_go(search *s, const weir__mapping *mapping, uint64_t address) {
+  int mode;
+  if (s->heap->has_passed)
+    return s->heap->has_passed(s->heap->has_passed_context, address);
+  if (!weir__alias_has_passed(&s->heap->retirement, mapping) && !s->has_polled) {
+    s->has_polled = true;
+    if (can_ask(s->heap, s->arena->stream, &mode)) {
+      weir__aliases_poll(&s->heap->pages, &s->heap->retirement);
+      weir__capture_restore(s->heap, mode);
+    }
+    s->is_stream_idle = has_passed(s->heap, s->arena->stream);
+  }
+  return s->is_stream_idle || weir__alias_has_passed(&s->heap->retirement, mapping);
+}
+
+/* Chooses the pages for the slots of a range that have none. */
+static outcome fill(search *s, weir__segment *segment, uint64_t address, uint64_t bytes) {
+  const weir__reservation *memory = &segment->memory;
+  uint64_t at = memory->base + slot_of(segment, address) * memory->slot, run = 0;
+  uint64_t end = memory->base + (slot_of(segment, address + bytes - 1) + 1) * memory->slot;
+  for (;;) {
+    weir__mapping *m = at < end ? weir__mapping_at(memory, at) : NULL;
+    bool is_owner = at >= end || weir__is_owner(m);
+    bool returns = !is_owner && m && weir__is_alias(m) && m->page->search == s->number;
+    if (run && (is_owner || returns)) {
+      outcome filled = fill_run(s, segment, run, at);
+      if (filled != FILLED)
+        return filled;
+      run = 0;
+      continue; /* it may have taken the page that would return */
+    }
+    if (at >= end)
+      return FILLED;
+    if (returns && !add_piece(s, (weir__page_change){WEIR__PAGE_RETURN, &segment->memory, m->address, m->page->bytes,
+                                                     .page = m->page, .mapping = m}))
+      return NO_MEMORY;
+    if (!is_owner && m && !returns) {
+      if (!can_go(s, m, address))
+        return IN_THE_WAY;
+      if (!add_piece(s, (weir__page_change){.action = WEIR__PAGE_UNMAP, .mapping = m}))
+        return NO_MEMORY;
+    }
+    if (!is_owner && !returns && !run)
+      run = at;
+    at = m ? weir__mapping_end(m) : at + memory->slot;
+    at = run ? least(at, end) : at;
+  }
+}
+
+/* ---- The transaction ---- */
+
+/* Aliases give way first, alone: nothing relies on them. Then all that can fail at once. */
+static bool change_pages(search *s, weir__segment *segment) {
+  uint64_t end = segment->memory.base;
+  size_t kept = 0;
+  for (size_t i = 0; i < s->piece_count; i++)
+    if (s->pieces[i].action != WEIR__PAGE_UNMAP && s->pieces[i].address + s->pieces[i].bytes > end)
+      end = s->pieces[i].address + s->pieces[i].bytes;
+  for (size_t i = 0; i < s->piece_count; i++)
+    if (s->pieces[i].action != WEIR__PAGE_UNMAP)
+      s->pieces[kept++] = s->pieces[i];
+    else if (!weir__pages_change(&s->heap->pages, &s->pieces[i], 1))
+      return false;
+  s->piece_count = kept;
+  return make_backed_room(segment, end) && weir__pages_change(&s->heap->pages, s->pieces, s->piece_count);
+}
+
+/* The books of a page that has left its old place, in a free block. */
+static void leave(const weir__page *page) {
+  weir__segment *segment = weir__mapping_segment(page->home);
+  bare(segment, page->in, page->home->address, page->bytes);
+  weir__count_pages(segment, page->home->address, page->bytes, false);
+}
+
+/* Pages leave their old places first, so that reserved bytes are never counted twice. */
+static void commit(search *s, weir__segment *segment) {
+  weir_allocator_stats *stats = stats_of(s);
+  if (s->made_bytes)
+    stats->moving_unmovable_partial_bytes = partial_bytes(s);
+  for (size_t i = 0; i < s->piece_count; i++)
+    if (s->pieces[i].action != WEIR__PAGE_MAKE)
+      leave(s->pieces[i].page);
+  for (size_t i = 0, end; i < s->piece_count; i = end) {
+    uint64_t address = s->pieces[i].address, to = address;
+    for (end = i; end < s->piece_count && s->pieces[end].address == to; end++)
+      to += s->pieces[end].bytes;
+    set_backed(segment, address, to - address, true);
+    weir__count_pages(segment, address, to - address, true);
+  }
+  for (size_t i = 0; i < s->piece_count; i++) {
+    const weir__page_change *p = &s->pieces[i];
+    stats->moving_pages_made += p->action == WEIR__PAGE_MAKE;
+    stats->moving_pages_returned += p->action == WEIR__PAGE_RETURN;
+    stats->moving_pages_moved += p->action == WEIR__PAGE_MOVE;
+    s->has_moved |= p->action == WEIR__PAGE_MOVE;
+    stats->moving_moved_bytes += p->action == WEIR__PAGE_MOVE ? (int64_t)p->bytes : 0;
+  }
+  stats->num_device_alloc += s->made_bytes > 0;
+  if (stats->moving_aliases_peak < (int64_t)s->heap->pages.aliases.count)
+    stats->moving_aliases_peak = (int64_t)s->heap->pages.aliases.count;
+}
+
+/* Gives pages to the first `bytes` of a block that is outside of the index. What is behind them becomes a free block,
+ * whose pages may be taken. On failure the block is as before. */
+static outcome back(search *s, weir__block *block, uint64_t bytes) {
+  weir__segment *segment = weir__segment_of(s->heap, block);
+  uint64_t have = weir__block_bytes(block);
+  weir__block *rest = NULL;
+  if (!weir__pages_move(segment))
+    return FILLED;
+  if (!weir__should_split(s->settings, s->arena->pool, have, bytes))
+    bytes = have;
+  else if (!(rest = weir__arena_new_block(s->arena, segment, block->address + bytes, have - bytes)))
+    return NO_MEMORY;
+  if (rest) {
+    rest->paged = block->paged;
+    block->units = (uint32_t)(bytes / WEIR__UNIT);
+    weir__block_link(rest, block, weir__block_next(block));
+    weir__arena_insert(s->arena, rest);
+  }
+  weir__block_hold(block); /* keeps neighbours that are freed meanwhile from merging it */
+  outcome result = FILLED;
+  if (!weir__is_backed(segment, block->address, bytes)) {
+    list_own_stream(s);
+    s->free_end = block->address + have;
+    result = fill(s, segment, block->address, bytes);
+    if (result == FILLED && change_pages(s, segment)) {
+      commit(s, segment);
+      block->paged = WEIR__PAGED;
+      if (rest)
+        note_bare(segment, rest);
+      return FILLED;
+    }
+    if (result == FILLED)
+      result = NO_MEMORY;
+  } else
+    weir__trace_taken(s->arena, block);
+  if (result == FILLED) {
+    block->paged = WEIR__PAGED;
+    return FILLED;
+  }
+  block->state = WEIR__FREE;
+  if (rest)
+    weir__arena_merge(s->arena, segment, block, rest);
+  return result;
+}
+
 static void retire_aliases(weir__heap *heap, weir_cu_stream stream, uint64_t most) {
   int mode;
-  if (!heap->pages.aliases.retiring && heap->pages.aliases.count <= most)
+  if (!can_ask(heap, stream, &mode))
     return;
-  if (atomic_load(&heap->captures) || weir__is_in_capture(heap, stream) || !weir__capture_relax(heap, &mode))
-    return; /* querying an event would invalidate a capture, and an event recorded in one would never complete */
+  weir__aliases_ask(&heap->pages, &heap->retirement, stream);
   weir__retired_unmap(&heap->pages, &heap->retirement);
   weir__capture_restore(heap, mode);
   weir__aliases_retire(&heap->pages, &heap->retirement, stream, most, has_passed, heap);
 }
 
-weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  search s;
-  begin_search(&s, heap, arena, settings, bytes);
-  bool has_place = add_own_stream(&s) && (find_place(&s) || reserve_place(&s)) && fill_place(&s);
-  weir__block *block = has_place ? take_place(&s) : NULL;
-  end_search(&s);
-  retire_aliases(heap, arena->stream, settings->moving_pages_max_aliases);
-  return block;
+/* ---- Requests ---- */
+
+/* What limits leave, and the reserved bytes up to which pages are made: the peak of live bytes, with this request, and
+ * the slack, unless that is near a limit. What the device has is not asked: that it is full shows when it refuses. */
+static void look_at_limits(search *s, uint64_t peak) {
+  const weir__account *account = &s->arena->account.account, *by;
+  uint64_t reserved = weir__reserved(s->heap);
+  uint64_t with = peak + (uint64_t)(s->settings->moving_pages_slack * (double)peak);
+  s->left = least(weir__account_headroom(account, WEIR__LIMIT_HARD, &by),
+                  weir__account_headroom(account, WEIR__LIMIT_SOFT, &by));
+  uint64_t limit = s->left > UINT64_MAX - reserved ? UINT64_MAX : reserved + s->left;
+  s->ceiling = with > limit - limit / 8 ? peak : with;
 }
 
-weir__block *weir__return_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  search s;
-  begin_search(&s, heap, arena, settings, bytes);
-  if (is_cautious(&s) || !lets_pages_go(arena->pool)) /* the first has to query the stream */
-    return NULL;
-  bool has_place = add_own_stream(&s) && find_place(&s) && !s.at.unmapped && fill_place(&s);
-  weir__block *block = has_place ? take_place(&s) : NULL;
-  end_search(&s);
-  return block;
-}
-
-/* ---- Going back ---- */
-
-/* Whether a page can go back to where it was before: to an arena of the same stream, whose work is in order. */
-static bool can_go_back(const search *s, const weir__page *page) {
-  const weir__mapping *home = page->home;
-  if (!home || weir__pins_permit(page->pins, WEIR__PAGE_TO_MOVE) == WEIR__PAGE_MAY_NOT)
+static bool begin(search *s, weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                  uint64_t *peak) {
+  *s = (search){.heap = heap, .arena = arena, .settings = settings};
+  if (!lock_own_stream(s))
     return false;
   for (size_t i = 0; i < s->locked_count; i++)
-    if (weir__mapping_segment(home)->arena == s->locked[i])
-      return true;
-  return false;
+    weir__account_publish(&s->locked[i]->account);
+  weir__glance seen = weir__account_glance(&heap->accounts, &heap->accounts.device);
+  uint64_t live = (uint64_t)seen.counted[WEIR_STAT_ALL].of.allocated_bytes + bytes;
+  *peak = live > heap->live_peak ? live : heap->live_peak;
+  look_at_limits(s, *peak);
+  return true;
 }
 
-/* Sends pages of a free block back, from the one at `at` on, as long as they are side by side here and there, and up to
- * `end`. Returns where they end. *block becomes the free block behind them. */
-static uint64_t go_back(search *s, weir__segment *here, weir__block **block, uint64_t at, uint64_t end) {
-  const weir__page *first = weir__mapping_at(&here->memory, at)->page;
-  uint64_t next = at + first->bytes;
-  if (!can_go_back(s, first))
-    return next;
-  weir__segment *there = weir__mapping_segment(first->home);
-  uint64_t home = first->home->address;
-  while (next < end) {
-    const weir__page *page = weir__mapping_at(&here->memory, next)->page;
-    if (next + page->bytes > end || !can_go_back(s, page) || page->home->reservation != &there->memory ||
-        page->home->address != home + (next - at))
+static weir__block *end(search *s, weir__block *block, uint64_t peak) {
+  while (s->locked_count)
+    unlock_last(s);
+  free(s->locked);
+  free(s->idle);
+  free(s->pieces);
+  if (block)
+    s->heap->live_peak = peak;
+  if (s->has_moved || s->heap->pages.aliases.retiring)
+    retire_aliases(s->heap, s->arena->stream, s->settings->moving_pages_max_aliases);
+  return block;
+}
+
+/* Takes the block of the cache that serves the request once it has pages; or a larger one, if it can have none now. */
+static weir__block *take_cached(search *s, uint64_t bytes, outcome *result) {
+  weir__block *block = weir__arena_take_bare(s->arena, s->settings, bytes);
+  *result = IN_THE_WAY;
+  for (int tries = 0; block; tries++) {
+    *result = back(s, block, bytes);
+    if (*result == FILLED)
+      return block;
+    weir__arena_insert(s->arena, block);
+    bool ends = *result == NO_MEMORY || tries == TRIES || s->settings->max_split_size != UINT64_MAX;
+    if (ends || !(block = weir__index_next(&s->arena->free, block)))
       break;
-    next += page->bytes;
+    weir__index_remove(&s->arena->free, block);
+    s->is_elsewhere = true;
   }
-  if (!weir__slab_reserve(&here->arena->blocks, sizeof(weir__block), 2) ||
-      !weir__range_prepare(s->heap, there, home, next - at))
-    return next; /* they stay */
-  weir__block *hole = weir__range_unmap(s->heap, here, *block, at, next - at), *rest = weir__block_next(hole);
-  for (uint64_t a = at; a < next;) {
-    const weir__page *page = weir__mapping_at(&here->memory, a)->page;
-    a += page->bytes;
-    weir__pages_change(&s->heap->pages, &(weir__page_change){.action = WEIR__PAGE_RETURN, .mapping = page->home}, 1);
-  }
-  weir__block *back = weir__range_map(there, home, next - at); /* may absorb the rest */
-  *block = back->address <= next && next < back->address + weir__block_bytes(back) ? back : rest;
-  return next;
+  return NULL;
 }
 
-bool weir__free_gathered(weir__heap *heap, weir__arena *arena, uint64_t address) {
-  search s = {.heap = heap, .arena = arena, .settings = weir__settings_of(heap)};
-  weir__block *block = NULL;
-  uint64_t bytes;
-  weir__mutex_lock(&heap->lock);
-  if (lock_own_stream(&s))
-    block = weir__arena_free(arena, address, &bytes);
-  bool is_freed = block != NULL;
-  if (is_freed && !is_cautious(&s) && lets_pages_go(arena->pool)) {
-    weir__segment *segment = weir__segment_of(heap, block);
-    uint64_t end = block->address + weir__block_bytes(block); /* the last page may reach behind the block */
-    uint64_t at = segment->memory.base + weir__round_up(address - segment->memory.base, segment->memory.slot);
-    const weir__mapping *first = at < address + bytes ? weir__mapping_at(&segment->memory, at) : NULL;
-    if (first && first->address < at)
-      at = weir__mapping_end(first);
-    while (at < address + bytes && weir__mapping_end(weir__mapping_at(&segment->memory, at)) <= end)
-      at = go_back(&s, segment, &block, at,
-                   weir__mapping_end(weir__mapping_at(&segment->memory, at)) > address + bytes ? end : address + bytes);
+/* Takes a place that begins with a free or an unmapped block. A free block before an unmapped one stays apart. */
+static weir__block *take_place(search *s, weir__block *from, uint64_t bytes, outcome *result) {
+  weir__segment *segment = weir__segment_of(s->heap, from);
+  weir__block *before = weir__block_is_mapped(from) ? NULL : weir__block_previous(from);
+  weir__covered cover = {0};
+  bool is_apart = before && before->state == WEIR__FREE;
+  if (is_apart) {
+    weir__index_remove(&s->arena->free, before);
+    weir__block_hold(before);
   }
-  end_search(&s);
-  weir__mutex_unlock(&heap->lock);
-  return is_freed;
+  weir__block *block = weir__cover(s->heap, from, bytes, &cover);
+  if (is_apart)
+    weir__arena_insert(s->arena, before);
+  *result = NO_MEMORY;
+  if (block) {
+    weir__index_remove(&s->arena->free, block);
+    *result = back(s, block, bytes);
+  }
+  if (block && *result != FILLED) {
+    if (is_apart)
+      weir__arena_merge(s->arena, segment, block, before);
+    weir__arena_insert(s->arena, block);
+    weir__uncover(s->heap, segment, block, &cover);
+    block = NULL;
+  }
+  free(cover.done);
+  return block;
+}
+
+/* Takes the lowest place that can have pages now. */
+static weir__block *take_new(search *s, uint64_t bytes, outcome *result) {
+  for (int apart = 0; apart < 2; apart++) {
+    uint64_t behind = 0;
+    for (weir__block *from;
+         (from = weir__find_place(s->heap, s->arena, WEIR__GROWTH_MOVING, bytes, behind, apart)) != NULL;) {
+      behind = weir__block_is_mapped(from) ? weir__block_next(from)->address : from->address;
+      weir__block *block = take_place(s, from, bytes, result);
+      if (*result != IN_THE_WAY)
+        return block;
+      s->is_elsewhere = true;
+    }
+  }
+  weir__block *made = weir__reserve_segment(s->heap, s->arena, s->settings, bytes, WEIR__GROWTH_MOVING);
+  *result = NO_MEMORY;
+  return made ? take_place(s, made, bytes, result) : NULL;
+}
+
+static weir__block *serve(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                          bool grows) {
+  search s;
+  uint64_t peak = 0;
+  weir__block *block = NULL;
+  outcome result = NO_MEMORY;
+  bool has_begun = begin(&s, heap, arena, settings, bytes, &peak);
+  for (int attempt = 0; has_begun && attempt < 2 && !block; attempt++) {
+    block = take_cached(&s, bytes, &result);
+    if (grows && result == IN_THE_WAY)
+      block = take_new(&s, bytes, &result);
+    if (result != NO_MEMORY || heap->pages.failure || !s.made_bytes)
+      break;
+    s.ceiling = 0; /* the device is full: what can be taken is taken */
+  }
+  return end(&s, block, peak);
+}
+
+weir__block *weir__move_cached(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  heap->pages.failure = WEIR_CU_SUCCESS;
+  return serve(heap, arena, settings, bytes, false);
+}
+
+weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  return serve(heap, arena, settings, bytes, true);
+}
+
+bool weir__block_is_backed(weir__arena *arena, const weir__settings *settings, weir__block *block, uint64_t bytes) {
+  if (!(block->paged & WEIR__PAGED_BARE))
+    return true;
+  const weir__segment *segment = weir__segment_lookup(arena->pool->heap, block);
+  uint64_t have = weir__block_bytes(block);
+  note_bare(segment, block);
+  return block->paged == WEIR__PAGED ||
+         (weir__should_split(settings, arena->pool, have, bytes) && weir__is_backed(segment, block->address, bytes));
+}
+
+/* ---- Releasing ---- */
+
+typedef struct releasing {
+  weir__heap *heap;
+  weir__segment *segment;
+  bool has_failed;
+} releasing;
+
+static void release_page(void *context, weir__block *block, weir__mapping *owner) {
+  releasing *r = context;
+  uint64_t address = owner->address, bytes = owner->page->bytes;
+  weir__page_change gone = {WEIR__PAGE_RELEASE, &r->segment->memory, address, bytes, .page = NULL};
+  if (!weir__pages_change(&r->heap->pages, &gone, 1)) {
+    r->has_failed = true;
+    return;
+  }
+  bare(r->segment, block, address, bytes);
+  weir__count_pages(r->segment, address, bytes, false);
+  r->heap->stats.num_device_free++;
+}
+
+bool weir__move_release(weir__heap *heap, weir__segment *segment, weir__block *block) {
+  releasing r = {heap, segment, false};
+  each_idle(&r, segment, block, release_page);
+  return !r.has_failed && weir__pages_clear(&heap->pages, &segment->memory, block->address, weir__block_bytes(block));
+}
+
+bool weir__move_from_now(weir__segment *segment, const weir__settings *settings) {
+  uint64_t slot = segment->memory.slot;
+  if (!make_backed_room(segment, segment->memory.base + segment->memory.room * slot))
+    return false;
+  for (size_t i = 0; i < segment->memory.room; i++)
+    if (weir__is_owner(segment->memory.slots[i]))
+      set_backed(segment, segment->memory.base + i * slot, slot, true);
+  segment->growth = WEIR__GROWTH_MOVING;
+  segment->step = segment->arena->pool->is_small ? slot : weir__round_up(settings->large_segment_size, slot);
+  return true;
 }

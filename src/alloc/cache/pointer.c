@@ -5,6 +5,7 @@
 #include "alloc/cache/arena.h"
 #include "alloc/cache/backend_port.h"
 #include "alloc/cache/growth.h"
+#include "alloc/cache/move.h"
 #include "alloc/cache/private_pool.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/trace.h"
@@ -195,7 +196,8 @@ static weir__block *free_block_at(const weir__heap *heap, const weir__arena *are
   weir__block *block = segment && segment->arena == arena ? segment->first : NULL;
   while (block && address - block->address >= weir__block_bytes(block))
     block = weir__block_next(block);
-  bool fits = block && block->state == WEIR__FREE && bytes <= weir__block_bytes(block) - (address - block->address);
+  bool fits = block && block->state == WEIR__FREE && bytes <= weir__block_bytes(block) - (address - block->address) &&
+              (!weir__pages_move(segment) || weir__is_backed(segment, address, bytes));
   return fits ? block : NULL;
 }
 

@@ -14,6 +14,7 @@
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/growth.h"
+#include "alloc/cache/move.h"
 #include "alloc/cache/trace.h"
 #include "alloc/memory/pages.h"
 #include "alloc/memory/stat.h"
@@ -88,6 +89,7 @@ void weir__segment_unlink(weir__heap *heap, weir__segment *segment) {
 
 void weir__segment_delete(weir__segment *segment) {
   count_of_arena(segment->arena, -1);
+  free(segment->backed);
   free(segment);
 }
 
@@ -230,19 +232,24 @@ static bool map_pages(weir__heap *heap, weir__segment *segment, uint64_t address
   return mapped;
 }
 
+void weir__count_pages(weir__segment *segment, uint64_t address, uint64_t bytes, bool arrive) {
+  weir__arena *arena = segment->arena;
+  weir__account_charge(&arena->account, arrive ? (int64_t)bytes : -(int64_t)bytes, 0);
+  if (arrive && !segment->stack)
+    segment->stack = weir__op_stack();
+  weir__trace(arena, arrive ? WEIR_TRACE_SEGMENT_MAP : WEIR_TRACE_SEGMENT_UNMAP, address, bytes,
+              arrive ? 0 : segment->stack);
+}
+
 /* ---- Expandable segments: blocks. The arena's lock is held ---- */
 
-bool weir__range_prepare(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes) {
+static bool range_prepare(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes) {
   weir__arena *arena = segment->arena;
   /* No block can be larger than all that is mapped. Preparing for the whole reservation would waste memory, as there
    * may be thousands of arenas. */
-  return weir__index_prepare(&arena->free, segment->memory.owned * segment->memory.slot + bytes) &&
+  return weir__index_prepare(&arena->free, segment->mapped + bytes) &&
          weir__slab_reserve(&arena->blocks, sizeof(weir__block), 2) &&
          weir__page_map_update(heap->allocator->page_map, address, bytes, arena, true);
-}
-
-void weir__range_forget(weir__heap *heap, const weir__segment *segment, uint64_t address, uint64_t bytes) {
-  weir__page_map_update(heap->allocator->page_map, address, bytes, segment->arena, false);
 }
 
 /* Cuts an unmapped block at an address inside it; returns the part that begins there. Host memory was prepared. */
@@ -259,31 +266,35 @@ static weir__block *cut_unmapped(weir__segment *segment, weir__block *block, uin
   return rest;
 }
 
-weir__block *weir__range_map(weir__segment *segment, uint64_t address, uint64_t bytes) {
+/* A range inside an unmapped block becomes free. Returns the free block that it is merged into. */
+static weir__block *range_map(weir__segment *segment, uint64_t address, uint64_t bytes) {
   weir__arena *arena = segment->arena;
   weir__block *block = cut_unmapped(segment, weir__tree_at(arena->unmapped, address), address);
   if (bytes < weir__block_bytes(block))
     cut_unmapped(segment, block, address + bytes);
   weir__tree_remove(&arena->unmapped, block);
   block->state = WEIR__FREE;
+  block->paged = WEIR__PAGED | (weir__pages_move(segment) ? WEIR__PAGED_BARE : 0);
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__arena_insert(arena, block);
-  weir__account_charge(&arena->account, (int64_t)bytes, 0);
-  if (!segment->stack)
-    segment->stack = weir__op_stack();
-  weir__trace(arena, WEIR_TRACE_SEGMENT_MAP, address, bytes, 0);
+  segment->mapped += bytes;
+  if (!weir__pages_move(segment))
+    weir__count_pages(segment, address, bytes, true);
   return block;
 }
 
-weir__block *weir__range_unmap(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t address,
-                               uint64_t bytes) {
+/* A range of a free block becomes unmapped. Returns the unmapped block that it is merged into. Host memory for two
+ * blocks was reserved. */
+static weir__block *range_unmap(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t address,
+                                uint64_t bytes) {
   weir__arena *arena = segment->arena;
   uint64_t before = address - block->address, after = weir__block_bytes(block) - before - bytes;
   weir__page_map_update(heap->allocator->page_map, address, bytes, arena, false);
   weir__index_remove(&arena->free, block);
   if (before) {
     weir__block *low = weir__arena_new_block(arena, segment, block->address, before);
+    low->paged = block->paged;
     weir__block_link(low, weir__block_previous(block), block);
     if (!low->previous)
       segment->first = low;
@@ -291,6 +302,7 @@ weir__block *weir__range_unmap(weir__heap *heap, weir__segment *segment, weir__b
   }
   if (after) {
     weir__block *high = weir__arena_new_block(arena, segment, address + bytes, after);
+    high->paged = block->paged;
     weir__block_link(high, block, weir__block_next(block));
     weir__arena_insert(arena, high);
   }
@@ -300,46 +312,49 @@ weir__block *weir__range_unmap(weir__heap *heap, weir__segment *segment, weir__b
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__tree_insert(&arena->unmapped, block);
-  weir__account_charge(&arena->account, -(int64_t)bytes, 0);
-  weir__trace(arena, WEIR_TRACE_SEGMENT_UNMAP, address, bytes, segment->stack);
+  segment->mapped -= bytes;
+  if (!weir__pages_move(segment))
+    weir__count_pages(segment, address, bytes, false);
   return block;
 }
 
-/* A range that a request has mapped. */
-typedef struct mapped_range {
-  uint64_t address, bytes;
-} mapped_range;
-
-/* Maps the first `bytes`, rounded up to pages, of an unmapped block, with new pages. Returns the free block that has
- * them, or NULL with nothing changed. */
+/* Maps the first `bytes`, rounded up to steps, of an unmapped block: with new pages, unless pages move there later.
+ * Returns the free block that has them, or NULL with nothing changed. */
 static weir__block *map_block(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t bytes,
-                              mapped_range *range) {
-  uint64_t address = block->address, size = weir__round_up(bytes, segment->memory.slot);
-  if (!weir__range_prepare(heap, segment, address, size))
+                              weir__range *done) {
+  uint64_t address = block->address, size = weir__round_up(bytes, segment->step);
+  if (size > weir__block_bytes(block)) /* a hole need not consist of whole steps */
+    size = weir__block_bytes(block);
+  if (!range_prepare(heap, segment, address, size))
     return NULL;
-  if (!map_pages(heap, segment, address, size)) {
-    weir__range_forget(heap, segment, address, size);
-    return NULL;
+  if (!weir__pages_move(segment)) {
+    if (!map_pages(heap, segment, address, size)) {
+      weir__page_map_update(heap->allocator->page_map, address, size, segment->arena, false);
+      return NULL;
+    }
+    heap->stats.num_device_alloc++;
   }
-  heap->stats.num_device_alloc++;
-  *range = (mapped_range){address, size};
-  return weir__range_map(segment, address, size);
+  *done = (weir__range){address, size};
+  return range_map(segment, address, size);
 }
 
-/* Releases whole pages of a free block that is in the index; the parts before and after them stay free. Returns the
- * unmapped block, or NULL with the blocks unchanged if out of host memory or if the driver fails. */
-static weir__block *carve(weir__heap *heap, weir__segment *segment, weir__block *block, mapped_range pages) {
-  if (!weir__slab_reserve(&segment->arena->blocks, sizeof *block, 2) ||
-      !weir__pages_change(
-          &heap->pages,
-          &(weir__page_change){WEIR__PAGE_RELEASE, &segment->memory, pages.address, pages.bytes, .page = NULL}, 1))
+/* The reverse, for a range of a free block that is in the index. Returns the unmapped block, or NULL with the blocks
+ * unchanged if out of host memory or if the driver fails. */
+static weir__block *carve(weir__heap *heap, weir__segment *segment, weir__block *block, weir__range gone) {
+  if (!weir__slab_reserve(&segment->arena->blocks, sizeof *block, 2))
     return NULL;
-  heap->stats.num_device_free++;
-  return weir__range_unmap(heap, segment, block, pages.address, pages.bytes);
+  if (!weir__pages_move(segment)) {
+    if (!weir__pages_change(
+            &heap->pages,
+            &(weir__page_change){WEIR__PAGE_RELEASE, &segment->memory, gone.address, gone.bytes, .page = NULL}, 1))
+      return NULL;
+    heap->stats.num_device_free++;
+  }
+  return range_unmap(heap, segment, block, gone.address, gone.bytes);
 }
 
 static bool has_no_pages(const weir__segment *segment) {
-  return !weir__block_is_mapped(segment->first) && !segment->first->next;
+  return !weir__block_is_mapped(segment->first) && !segment->first->next && !segment->memory.owned;
 }
 
 /* Deletes a segment without mapped pages, unless the driver refuses to free the reservation; the segment is then used
@@ -347,7 +362,7 @@ static bool has_no_pages(const weir__segment *segment) {
 static void drop_if_unmapped(weir__heap *heap, weir__segment *segment, bool is_idle) {
   weir__arena *arena = segment->arena;
   weir__block *block = segment->first;
-  if (!has_no_pages(segment) || (weir__pages_move(segment) && !is_idle) ||
+  if (!has_no_pages(segment) || (segment->memory.room && weir__pages_move(segment) && !is_idle) ||
       weir__reservation_close(&heap->pages, &segment->memory))
     return;
   weir__tree_remove(&arena->unmapped, block);
@@ -355,30 +370,25 @@ static void drop_if_unmapped(weir__heap *heap, weir__segment *segment, bool is_i
   segment_delete(heap, segment);
 }
 
-/* The pages that a block contains completely. */
-static mapped_range whole_pages(const weir__segment *segment, const weir__block *block) {
-  uint64_t slot = segment->memory.slot,
-           start = segment->memory.base + weir__round_up(block->address - segment->memory.base, slot);
-  uint64_t end =
-      segment->memory.base + (block->address + weir__block_bytes(block) - segment->memory.base) / slot * slot;
-  if (start < end) { /* a page may have several slots, and begin before the block, or end behind it */
-    const weir__mapping *first = weir__mapping_at(&segment->memory, start),
-                        *last = weir__mapping_at(&segment->memory, end - slot);
-    if (first->address < start)
-      start = first->address + first->page->bytes;
-    if (last->address + last->page->bytes > end)
-      end = last->address;
-  }
-  return (mapped_range){start, end > start ? end - start : 0};
+/* The steps that a block contains completely. */
+static weir__range whole_steps(const weir__segment *segment, const weir__block *block) {
+  uint64_t from = block->address - segment->memory.base, to = from + weir__block_bytes(block);
+  from = weir__round_up(from, segment->step);
+  to = to / segment->step * segment->step;
+  return (weir__range){segment->memory.base + from, to > from ? to - from : 0};
 }
 
 bool weir__has_whole_pages(const weir__heap *heap, const weir__block *block) {
-  return whole_pages(weir__segment_of(heap, block), block).bytes > 0;
+  const weir__segment *segment = weir__segment_of(heap, block);
+  return weir__pages_move(segment) || whole_steps(segment, block).bytes > 0;
 }
 
 void weir__release_pages(weir__heap *heap, weir__block *block) {
   weir__segment *segment = weir__segment_of(heap, block);
-  if (carve(heap, segment, block, whole_pages(segment, block)))
+  if (weir__pages_move(segment) && !weir__move_release(heap, segment, block))
+    return;
+  weir__range steps = whole_steps(segment, block);
+  if (steps.bytes && carve(heap, segment, block, steps))
     drop_if_unmapped(heap, segment, true);
 }
 
@@ -425,10 +435,11 @@ uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *setti
 
 weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                                    weir__growth_kind growth) {
-  bool has_small_pages = arena->pool->is_small || growth == WEIR__GROWTH_MOVING;
-  uint64_t slot =
-      weir__round_up(has_small_pages ? WEIR__SMALL_SEGMENT : settings->large_segment_size, heap->pages.granularity);
-  uint64_t size = weir__round_up(weir__reserve_bytes(heap, settings, arena->stream), slot);
+  uint64_t small = weir__round_up(WEIR__SMALL_SEGMENT, heap->pages.granularity);
+  uint64_t step = arena->pool->is_small ? small : weir__round_up(settings->large_segment_size, heap->pages.granularity);
+  uint64_t slot = growth == WEIR__GROWTH_MOVING ? small : step;
+  step = weir__round_up(step, slot);
+  uint64_t size = weir__round_up(weir__reserve_bytes(heap, settings, arena->stream), step);
   weir__segment *segment = size >= bytes && size / WEIR__UNIT <= weir__max_units ? calloc(1, sizeof *segment) : NULL;
   if (!segment)
     return NULL;
@@ -452,32 +463,25 @@ weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const w
   block->state = WEIR__UNMAPPED;
   segment->first = block;
   segment->growth = growth;
+  segment->step = step;
   weir__tree_insert(&arena->unmapped, block);
   return block;
 }
 
-/* The lowest run of blocks where the request fits once its unmapped parts are mapped; it may begin with a free block.
- * */
-static weir__block *find_place(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  for (weir__block *block = weir__tree_after(arena->unmapped, 0); block;
+weir__block *weir__find_place(weir__heap *heap, const weir__arena *arena, weir__growth_kind growth, uint64_t bytes,
+                              uint64_t behind, bool apart) {
+  for (weir__block *block = weir__tree_after(arena->unmapped, behind); block;
        block = weir__tree_after(arena->unmapped, block->address)) {
-    weir__block *previous = weir__block_previous(block);
+    weir__block *previous = apart ? NULL : weir__block_previous(block);
     weir__block *from = previous && !weir__block_is_active(previous) ? previous : block;
-    if (has_room(from, bytes) && !weir__pages_move(weir__segment_of(heap, from)))
+    if (has_room(from, bytes) && weir__segment_of(heap, from)->growth == growth)
       return from;
   }
-  return weir__reserve_segment(heap, arena, settings, bytes, WEIR__GROWTH_EXPANDABLE);
+  return NULL;
 }
 
-weir__block *weir__grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                                   uint64_t bytes) {
-  weir__arena_lock(arena);
-  weir__block *block = find_place(heap, arena, settings, bytes), *result = NULL;
-  weir__segment *segment = block ? weir__segment_of(heap, block) : NULL;
-  mapped_range *done = NULL; /* one per hole of the run */
-  size_t count = 0, room = 0;
-  if (!block)
-    goto unlock;
+weir__block *weir__cover(weir__heap *heap, weir__block *block, uint64_t bytes, weir__covered *cover) {
+  weir__segment *segment = weir__segment_of(heap, block);
   while (!weir__block_is_mapped(block) || weir__block_bytes(block) < bytes) {
     bool mapped = weir__block_is_mapped(block);
     weir__block *hole = mapped ? weir__block_next(block) : block;
@@ -485,30 +489,45 @@ weir__block *weir__grow_expandable(weir__heap *heap, weir__arena *arena, const w
     weir__block *grown = NULL;
     if (want > weir__block_bytes(hole))
       want = weir__block_bytes(hole);
-    if (!WEIR__RESERVE(done, room, count + 1) || !(grown = map_block(heap, segment, hole, want, &done[count])))
-      goto undo;
+    if (!WEIR__RESERVE(cover->done, cover->room, cover->count + 1) ||
+        !(grown = map_block(heap, segment, hole, want, &cover->done[cover->count]))) {
+      weir__uncover(heap, segment, block, cover);
+      return NULL;
+    }
     block = grown;
-    count++;
+    cover->count++;
   }
-  weir__index_remove(&arena->free, block);
-  weir__block_hold(block); /* keeps neighbours that are freed meanwhile from merging it */
-  result = block;
-  if (!count)
-    weir__trace_taken(arena, block);
-  goto unlock;
+  return block;
+}
 
-undo:
-  while (count-- > 0) {
-    weir__block *part = carve(heap, segment, block, done[count]);
+void weir__uncover(weir__heap *heap, weir__segment *segment, weir__block *block, weir__covered *cover) {
+  while (cover->count > 0) {
+    weir__block *part = carve(heap, segment, block, cover->done[--cover->count]);
     if (!part)
       break;
     block = weir__block_previous(part);
   }
   drop_if_unmapped(heap, segment, false);
-unlock:
+}
+
+weir__block *weir__grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                                   uint64_t bytes) {
+  weir__covered cover = {0};
+  weir__arena_lock(arena);
+  weir__block *block = weir__find_place(heap, arena, WEIR__GROWTH_EXPANDABLE, bytes, 0, false);
+  if (!block)
+    block = weir__reserve_segment(heap, arena, settings, bytes, WEIR__GROWTH_EXPANDABLE);
+  if (block)
+    block = weir__cover(heap, block, bytes, &cover);
+  if (block) {
+    weir__index_remove(&arena->free, block);
+    weir__block_hold(block); /* keeps neighbours that are freed meanwhile from merging it */
+    if (!cover.count)
+      weir__trace_taken(arena, block);
+  }
   weir__arena_unlock(arena);
-  free(done);
-  return result;
+  free(cover.done);
+  return block;
 }
 
 bool weir__over_limit(weir__heap *heap, const weir__arena *arena, uint64_t bytes) {

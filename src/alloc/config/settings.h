@@ -47,6 +47,7 @@ struct weir__settings {
   bool moving_pages_across_streams;
   uint64_t moving_pages_max_aliases;
   uint64_t moving_pages_min_capability; /* ten times the compute capability */
+  double moving_pages_slack;            /* a fraction of the peak of live bytes */
   bool release_lock_on_malloc;
   bool graph_capture_record_stream_reuse;
   bool throw_on_oom;

@@ -130,6 +130,7 @@ unsigned weir__page_pins(const weir__pages *pages, const weir__page *page) {
 
 static void alias_add(weir__pages *pages, weir__mapping *mapping) {
   mapping->state = WEIR__MAPPING_ALIAS;
+  mapping->number = ++pages->aliases.made;
   mapping->older = pages->aliases.newest;
   mapping->newer = NULL;
   *(mapping->older ? &mapping->older->newer : &pages->aliases.oldest) = mapping;

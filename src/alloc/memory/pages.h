@@ -61,6 +61,7 @@ struct weir__mapping {
   weir__mapping *next;          /* of the page */
   weir__mapping *older, *newer; /* of an alias: in the set's list */
   uint8_t state;                /* weir__mapping_state */
+  uint64_t number;              /* of an alias: how many had been made when it became one */
   uint8_t fence;                /* of a retiring alias: what the owner of the fences gave to weir__mapping_retire */
 };
 
@@ -77,8 +78,7 @@ struct weir__page {
   bool is_shared;         /* ... or whether it was shared for as long as it exists (ipc/) */
   uint64_t search;        /* the search for movable pages that found it ... */
   struct weir__block *in; /* ... in this free block (cache/move.c) */
-  weir__page *next;       /* ... in a list of that search */
-  uint64_t tried;         /* the place that it was last tried for */
+  size_t order;           /* ... at this place of its list */
 };
 
 /* The first member of what it belongs to, a segment or memory of another process. */
@@ -107,6 +107,7 @@ typedef struct weir__pages {
     size_t count, retiring;
     size_t waiting[WEIR__ALIAS_FENCES + 1]; /* retiring aliases, by the number of their fence */
     int64_t unmapped;                       /* aliases that retired, ever */
+    uint64_t made;                          /* how many there have been */
   } aliases;
   weir_cu_mem_handle *orphans; /* of unmapped pages that the driver has refused to release so far */
   size_t orphan_count, orphan_room;

@@ -1,5 +1,7 @@
 #include "alloc/memory/retire.h"
 
+#include <stdlib.h>
+
 enum { UNMAPS_AT_ONCE = 64 }; /* a request waits for them */
 
 #ifndef WEIR__PLANTED
@@ -73,6 +75,50 @@ void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir
   }
 }
 
+static weir__alias_clock *clock_of(const weir__retirement *retirement, weir_cu_stream stream) {
+  weir__alias_clock *clock = retirement->clocks;
+  while (clock && clock->stream != stream)
+    clock = clock->next;
+  return clock;
+}
+
+void weir__aliases_ask(weir__pages *pages, weir__retirement *retirement, weir_cu_stream stream) {
+  weir__alias_clock *clock = clock_of(retirement, stream);
+  if (!pages->aliases.count)
+    return;
+  if (!clock && (clock = calloc(1, sizeof *clock))) {
+    *clock = (weir__alias_clock){.stream = stream, .next = retirement->clocks};
+    retirement->clocks = clock;
+  }
+  if (!clock || clock->waits || clock->asked == pages->aliases.made ||
+      !weir__fences_add(&retirement->clock_fences, pages->driver, stream, clock))
+    return;
+  clock->asked = pages->aliases.made;
+  clock->waits = true;
+}
+
+static void clock_passed(void *context, void *waiter) {
+  weir__alias_clock *clock = waiter;
+  (void)context;
+  clock->passed = clock->asked;
+  clock->waits = false;
+}
+
+void weir__aliases_poll(weir__pages *pages, weir__retirement *retirement) {
+  weir__fences_poll(&retirement->clock_fences, pages->driver, false, clock_passed, NULL);
+}
+
+bool weir__alias_has_passed(const weir__retirement *retirement, const weir__mapping *alias) {
+  const weir__alias_clock *clock = clock_of(retirement, alias->reservation->stream);
+  return alias->state == WEIR__MAPPING_STUCK || (clock && alias->number <= clock->passed);
+}
+
 void weir__retirement_end(weir__pages *pages, weir__retirement *retirement) {
+  while (retirement->clocks) {
+    weir__alias_clock *next = retirement->clocks->next;
+    free(retirement->clocks);
+    retirement->clocks = next;
+  }
+  weir__fences_clear(&retirement->clock_fences, pages->driver);
   weir__fences_clear(&retirement->fences, pages->driver);
 }

@@ -15,8 +15,18 @@ typedef struct weir__alias_batch {
   bool has_passed; /* the stream, the fence behind the last use of the aliases */
 } weir__alias_batch;
 
+/* How far a stream is known to be: the first `passed` aliases that were made are used by no work of it any more. */
+typedef struct weir__alias_clock weir__alias_clock;
+struct weir__alias_clock {
+  weir_cu_stream stream;
+  uint64_t passed, asked; /* and the number that a fence stands for, until it has passed */
+  bool waits;             /* for that fence */
+  weir__alias_clock *next;
+};
+
 typedef struct weir__retirement {
-  weir__fences fences;
+  weir__fences fences, clock_fences;
+  weir__alias_clock *clocks;
   weir__alias_batch batches[WEIR__ALIAS_FENCES]; /* batch i is fence i + 1 */
 } weir__retirement;
 
@@ -29,5 +39,15 @@ void weir__retired_unmap(weir__pages *pages, weir__retirement *retirement);
  * work. */
 void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir_cu_stream stream, uint64_t most,
                           bool (*has_passed)(void *context, weir_cu_stream stream), void *context);
+
+/* Asks with a fence when a stream has passed what it has been given so far, unless it is being asked. No stream of this
+ * thread may be captured. */
+void weir__aliases_ask(weir__pages *pages, weir__retirement *retirement, weir_cu_stream stream);
+
+/* Looks at these fences. */
+void weir__aliases_poll(weir__pages *pages, weir__retirement *retirement);
+
+/* Whether the stream that used an alias is known to have passed its last use. */
+bool weir__alias_has_passed(const weir__retirement *retirement, const weir__mapping *alias);
 
 void weir__retirement_end(weir__pages *pages, weir__retirement *retirement);

@@ -9,6 +9,8 @@
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/backend_port.h"
+#include "alloc/cache/growth.h"
+#include "alloc/cache/move.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uses.h"
@@ -180,7 +182,7 @@ static bool count_live(const weir__segment *segment, size_t *live) {
 }
 
 /* Whether the pieces fit the memory that is mapped now: each one begins at the start of a mapped run or right after the
- * previous piece. A run may have grown since the checkpoint. */
+ * previous piece. A run may have grown since the checkpoint. Pages of pieces that were allocated may have left. */
 static bool can_be_cut(const weir__segment *segment, const weir__state_block *pieces, size_t count) {
   const weir__block *b = segment->first;
   uint64_t at = 0, end = 0; /* what is left of a run */
@@ -193,6 +195,8 @@ static bool can_be_cut(const weir__segment *segment, const weir__state_block *pi
         end += weir__block_bytes(b);
     }
     if (at != pieces[i].address || pieces[i].size > end - at)
+      return false;
+    if (weir__state_is_active(&pieces[i]) && weir__pages_move(segment) && !weir__is_backed(segment, at, pieces[i].size))
       return false;
     at += pieces[i].size;
   }

@@ -43,9 +43,15 @@ static int64_t setting_int(const weir__recording *s, const char *key, const char
 /* Reads the recorded numbers rather than the text, since a program may have changed them after the text was read, and
  * the text for what has no number in the recording. */
 static void read_settings(weir__plan *plan) {
-  static const char *const in_text[] = {
-      "large_segment_size_mb",    "max_non_split_rounding_mb",   "expandable_segments_reserve", "moving_pages",
-      "moving_pages_max_aliases", "moving_pages_completed_only", "moving_pages_across_streams", "guard"};
+  static const char *const in_text[] = {"large_segment_size_mb",
+                                        "max_non_split_rounding_mb",
+                                        "expandable_segments_reserve",
+                                        "moving_pages",
+                                        "moving_pages_max_aliases",
+                                        "moving_pages_completed_only",
+                                        "moving_pages_across_streams",
+                                        "moving_pages_slack",
+                                        "guard"};
   const weir__recording *s = plan->recording;
   weir__settings *settings = &plan->settings;
   char value[64], setting[128], *end;
@@ -93,6 +99,7 @@ bool weir__plan_change(const weir__plan *plan, const weir__recording_change *cha
   settings->moving_pages_completed_only = parsed.moving_pages_completed_only;
   settings->moving_pages_across_streams = parsed.moving_pages_across_streams;
   settings->guard = parsed.guard;
+  settings->moving_pages_slack = parsed.moving_pages_slack;
   memcpy(settings->roundup_divisions, parsed.roundup_divisions, sizeof settings->roundup_divisions);
   return true;
 }

@@ -41,18 +41,19 @@ typedef struct replay {
   weir_driver *ledger;
   weir_driver *driver; /* a meter around the ledger */
   weir_allocator *allocator;
-  weir__private_pool **pools;            /* the allocator's, for each of the recording's */
-  uint64_t *blocks;                      /* where each allocation is, while it is in use */
-  bool *held;                            /* allocations that wait for another stream */
-  size_t at;                             /* the event under way */
-  uint64_t installing;                   /* the address of the segment that is being installed; 0 if none is */
-  size_t expected;                       /* checked: the next segment event that the allocator has to match */
-  size_t release;                        /* the next of the plan's releases */
-  size_t race;                           /* the next of the plan's races */
-  size_t early;                          /* the next of the plan's early requests */
-  weir__block *taken;                    /* the block that was taken for the last of them */
-  size_t taken_for;                      /* its event; the number of events if there is none */
-  size_t change;                         /* the next of the plan's changes */
+  weir__private_pool **pools; /* the allocator's, for each of the recording's */
+  uint64_t *blocks;           /* where each allocation is, while it is in use */
+  bool *held;                 /* allocations that wait for another stream */
+  size_t at;                  /* the event under way */
+  size_t asks;                /* the request for which the allocator looks for a block: this one or a later */
+  uint64_t installing;        /* the address of the segment that is being installed; 0 if none is */
+  size_t expected;            /* checked: the next segment event that the allocator has to match */
+  size_t release;             /* the next of the plan's releases */
+  size_t race;                /* the next of the plan's races */
+  size_t early;               /* the next of the plan's early requests */
+  weir__block *taken;         /* the block that was taken for the last of them */
+  size_t taken_for;           /* its event; the number of events if there is none */
+  size_t change;              /* the next of the plan's changes */
   bool follows_settings, follows_limits; /* changes of them are applied, since they begin as the recorded ones */
   bool is_busy;                          /* unchecked: as in weir__capacity */
   unsigned order;                        /* likewise */
@@ -214,6 +215,13 @@ static bool is_idle(void *context, weir_cu_stream stream) {
   return false;
 }
 
+/* Whether old mappings in the way of a request at an address had been passed: then it went there. */
+static bool has_passed(void *context, uint64_t address) {
+  const replay *r = context;
+  const weir__recording_entry *event = &r->events[r->asks];
+  return event->action != WEIR_TRACE_ALLOC || event->address == address;
+}
+
 /* ---- Events ---- */
 
 static weir_pool_id id_of(const replay *r, uint32_t pool) {
@@ -242,6 +250,7 @@ static weir_cu_stream stream_of(const replay *r, const weir__recording_entry *ev
 static void take_early(replay *r, size_t request) {
   const weir__recording_entry *event = &r->events[request];
   weir__private_pool *pool = pool_of(r, r->plan->entries[request].pool);
+  r->asks = request;
   r->taken = weir__port_take(r->allocator, pool, event->size, stream_of(r, event));
   r->taken_for = request;
 }
@@ -294,6 +303,7 @@ static void note_failure(replay *r, uint64_t bytes) {
 static void request(replay *r, const weir__recording_entry *event) {
   uint64_t address = 0;
   r->grew = false;
+  r->asks = r->at;
   weir_status status = ask(r, event, &address);
   bool oom = event->action == WEIR_TRACE_OOM;
   if (status == WEIR_ERROR_HOST_OUT_OF_MEMORY) { /* of this process; it says nothing about the job */
@@ -587,6 +597,8 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   status = begin(r);
   if (status)
     return status;
+  if (r->check)
+    weir__port_follow(r->allocator, has_passed, r);
   weir_allocator_set_limit(r->allocator, 0, limit->limit);
   if (r->recorder)
     r->recorder->begin(r->recorder->context, r->allocator);
