@@ -19,6 +19,7 @@
 #include "offline/render/explain_json.h"
 #include "prediction.h"
 #include "progress.h"
+#include "record/recorder.h"
 #include "report.h"
 
 typedef struct report {
@@ -547,9 +548,27 @@ static void print_unknown(const report *f) {
   print_others(f);
 }
 
+/* What guard mode found while the job ran: its own text, line by line. */
+static void print_guard(const report *f) {
+  const weir__recording *s = f->recording;
+  const weir__strings *strings = &s->strings;
+  for (size_t i = 0; i < s->annotation_count; i++) {
+    const char *text = strcmp(strings->items[s->annotations[i].stage].text, WEIR__STAGE_GUARD) == 0
+                           ? weir__recording_pair_of(s, &s->annotations[i], "text")
+                           : NULL;
+    const char *title = "  guard       ";
+    for (const char *line = text, *next; line; line = next, title = "") {
+      const char *end = strchr(line, '\n');
+      printf("%s%s\n", title, weir_cli_escaped_part(line, end ? (size_t)(end - line) : strlen(line)));
+      next = end ? end + 1 : NULL;
+    }
+  }
+}
+
 static void print_text(const report *f) {
   weir_cli_fold_begin();
   print_head(f);
+  print_guard(f);
   if (f->x->is_unknown) {
     print_unknown(f);
     return;

@@ -1,8 +1,11 @@
 #include "offline/render/explain_json.h"
 
+#include <string.h>
+
 #include "offline/analyse/describe.h"
 #include "offline/analyse/moment.h"
 #include "offline/render/parts_json.h"
+#include "record/recorder.h"
 
 typedef struct report {
   weir__sink *sink;
@@ -150,6 +153,24 @@ static void json_cause(const report *f) {
   json_trials(f);
 }
 
+/* What guard mode found while the job ran. */
+static void json_guard(const report *f) {
+  static const char *const keys[] = {"block", "offset", "requested", "text"};
+  const weir__recording *s = f->recording;
+  WEIR__JSON(f->sink, JSON_LIST("guard"));
+  for (size_t i = 0; i < s->annotation_count; i++) {
+    const weir__recording_annotation *a = &s->annotations[i];
+    if (strcmp(s->strings.items[a->stage].text, WEIR__STAGE_GUARD) != 0)
+      continue;
+    WEIR__JSON(f->sink, JSON_OBJECT(NULL), JSON_TEXT("kind", s->strings.items[a->name].text),
+               JSON_INTEGER("device", a->device));
+    for (size_t k = 0; k < WEIR_COUNT_OF(keys); k++)
+      WEIR__JSON(f->sink, JSON_TEXT(keys[k], weir__recording_pair_of(s, a, keys[k])));
+    WEIR__JSON(f->sink, JSON_CLOSE);
+  }
+  WEIR__JSON(f->sink, JSON_CLOSE);
+}
+
 static void json_growth(const report *f) {
   const weir__growth *g = &f->x->growth;
   char title[192];
@@ -172,6 +193,7 @@ void weir__explain_json(weir__sink *sink, const char *name, const weir__recordin
              JSON_NATURAL("events", x->event_count), JSON_INTEGER("time_us", x->time_us),
              JSON_TEXT("history", weir__completeness_name(x->completeness)),
              JSON_NATURAL("differences", x->differences), JSON_BOOL("from_file", x->is_from_file));
+  json_guard(f);
   json_request(f);
   if (x->is_unknown)
     json_unknown(f);
