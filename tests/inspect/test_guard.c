@@ -755,3 +755,33 @@ TEST(a_recording_is_replayed_exactly) {
   weir_offline_recording_destroy(recording);
   unlink(path);
 }
+
+/* ---- Every driver call fails once: nothing is found that is not there, and all memory can be freed ---- */
+
+static void open_for_faults(const void *conf) { open_guarded(conf); }
+
+static void act_on_faults(void) {
+  weir_cu_stream stream = work_stream();
+  void *p = get_live(0, 1000, NULL), *q = get_live(0, 3 * MIB, stream);
+  if (p)
+    write_bytes(p, 0, 1000, NULL);
+  if (p && q)
+    weir_allocator_record_stream(allocator, q, NULL);
+  put_live(p);
+  put_live(q);
+  get_live(0, 1000, NULL);
+  weir_guard_check(allocator, NULL);
+  weir_allocator_empty_cache(allocator);
+}
+
+static void close_after_faults(void) {
+  assert_ok(weir_fault_clear(faults));
+  put_all_live();
+  assert_int_equal(found(), 0);
+  assert_valid();
+  assert_ok(weir_allocator_empty_cache(allocator));
+  assert_int_equal(reserved(), 0);
+  alloc_close();
+}
+
+TEST(driver_faults) { sweep_driver_calls(&(fault_sweep){open_for_faults, act_on_faults, close_after_faults, ""}); }

@@ -68,9 +68,9 @@ typedef struct weir__guard_heap {
   bool is_ready, has_failed; /* what follows exists, or cannot be made */
   weir_cu_module module;
   weir_cu_function function;
-  weir__guard_slot *slots;  /* pinned memory: one for each check under way ... */
-  atomic_uint *flag;        /* ... and whether any of them was written to */
-  weir_cu_deviceptr device; /* the slots, as the device sees them */
+  weir__guard_slot *slots;     /* pinned memory: one for each check under way ... */
+  _Atomic(atomic_uint *) flag; /* ... and whether any of them was written to: read without the lock, NULL until then */
+  weir_cu_deviceptr device;    /* the slots, as the device sees them */
   weir__guarded *checks;
   uint64_t number;               /* of the last check */
   weir__quarantined *quarantine; /* a ring, whose size is a power of two */
@@ -103,6 +103,12 @@ static inline weir__guard_heap *weir__guard_heap_of(const weir__heap *heap) {
  * nothing if neither asks for it. `report` is called for each distinct finding. */
 weir_status weir__guard_begin(weir_allocator *allocator,
                               void (*report)(weir_allocator *allocator, const weir_guard_finding *finding));
+
+/* Whether a check has found something that is not collected yet. Needs no lock. */
+static inline bool weir__guard_has_found(weir__guard_heap *guard) {
+  atomic_uint *flag = atomic_load_explicit(&guard->flag, memory_order_acquire);
+  return flag && atomic_load(flag);
+}
 
 /* ---- Light (light.c) ---- */
 

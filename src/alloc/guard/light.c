@@ -47,7 +47,7 @@ static bool prepare(weir__heap *heap) {
     goto free_pinned;
   memset(pinned, 0, pinned_bytes());
   guard->slots = pinned;
-  guard->flag = (atomic_uint *)(guard->slots + WEIR__GUARD_CHECKS);
+  atomic_store(&guard->flag, (atomic_uint *)(guard->slots + WEIR__GUARD_CHECKS));
   guard->has_failed = false;
   guard->is_ready = true;
   return true;
@@ -127,7 +127,7 @@ static bool take_slots(weir__heap *heap, weir__guarded **checks, weir__guard_slo
   size_t rooms[2] = {0, 0};
   if (atomic_load(&heap->captures))
     return false;
-  atomic_store(guard->flag, 0);
+  atomic_store(atomic_load(&guard->flag), 0);
   for (size_t i = 0; i < WEIR__GUARD_CHECKS; i++) {
     if (!is_finding(&guard->checks[i], &guard->slots[i]))
       continue;
@@ -166,13 +166,13 @@ static void add(weir_allocator *allocator, int device, const weir__guarded *chec
 }
 
 static void collect(weir__heap *heap) {
-  const weir__guard_heap *guard = weir__guard_heap_of(heap);
+  weir__guard_heap *guard = weir__guard_heap_of(heap);
   weir__guarded *checks = NULL;
   weir__guard_slot *slots = NULL;
   size_t count = 0;
   weir_cu_context previous;
   weir__mutex_lock(&heap->lock);
-  if (guard->is_ready && atomic_load(guard->flag) && !weir__heap_enter(heap, &previous)) {
+  if (weir__guard_has_found(guard) && !weir__heap_enter(heap, &previous)) {
     take_slots(heap, &checks, &slots, &count);
     weir__heap_leave(heap, previous);
   }
@@ -293,15 +293,15 @@ static weir_status raise(const char *caller, weir_allocator *allocator) {
 }
 
 static weir_status poll(const char *caller, weir_allocator *allocator) {
-  const weir__guard *guard = weir__guard_of(allocator);
+  weir__guard *guard = weir__guard_of(allocator);
   for (int i = 0; i < allocator->heap_count; i++) {
-    const weir__guard_heap *of = &guard->heaps[i];
+    weir__guard_heap *of = &guard->heaps[i];
     uint64_t since = atomic_load_explicit(&of->oldest_ns, memory_order_relaxed);
     uint64_t now = since == UINT64_MAX ? 0 : weir__monotonic_ns();
     if (atomic_load_explicit(&of->is_due, memory_order_relaxed) ||
         (since < now && now - since > guard->options.quarantine_ns))
       trim(&allocator->heaps[i], now);
-    if (of->flag && atomic_load(of->flag))
+    if (weir__guard_has_found(of))
       collect(&allocator->heaps[i]);
   }
   return raise(caller, allocator);
@@ -406,10 +406,10 @@ static void check_heap(weir__heap *heap, bool wait) {
 }
 
 void weir__guard_check_all(weir_allocator *allocator, bool wait) {
-  const weir__guard *guard = weir__guard_of(allocator);
+  weir__guard *guard = weir__guard_of(allocator);
   for (int i = 0; i < allocator->heap_count; i++) {
     check_heap(&allocator->heaps[i], wait);
-    if (wait && guard->heaps[i].flag && atomic_load(guard->heaps[i].flag))
+    if (wait && weir__guard_has_found(&guard->heaps[i]))
       collect(&allocator->heaps[i]);
   }
 }

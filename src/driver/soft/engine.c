@@ -335,7 +335,7 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
   model_device *device = stream->s.device;
   if (!device->error) {
     if (work->w.kind == MODEL_WORK_KERNEL && work->w.as.kernel.kernel->function == weir__soft_guard)
-      weir__soft_guard_look(soft, stream, &work->w);
+      weir__soft_guard_look(soft, stream, work);
     weir__mutex_unlock(&soft->lock);
     weir_cu_result r = execute(soft, work);
     weir__mutex_lock(&soft->lock);
@@ -541,15 +541,15 @@ static bool work_uses(const model_work *work, uint64_t base, uint64_t bytes) {
   return false;
 }
 
-const struct soft_stream *weir__soft_user_of(const struct soft *soft, const struct soft_stream *but, uint64_t base,
-                                             uint64_t bytes) {
+const struct soft_stream *weir__soft_user_of(const struct soft *soft, const struct soft_stream *but, uint64_t before,
+                                             uint64_t base, uint64_t bytes) {
   for (int i = 0; i < soft->m.device_count; i++)
     for (const struct soft_stream *s = soft->devices[i].streams; s; s = s->next) {
       if (s == but)
         continue;
-      if (s->running && work_uses(&s->running->w, base, bytes))
+      if (s->running && s->running->seq < before && work_uses(&s->running->w, base, bytes))
         return s;
-      for (const struct soft_work *work = s->first; work; work = work->next)
+      for (const struct soft_work *work = s->first; work && work->seq < before; work = work->next)
         if (work_uses(&work->w, base, bytes))
           return s;
     }
@@ -557,7 +557,7 @@ const struct soft_stream *weir__soft_user_of(const struct soft *soft, const stru
 }
 
 bool weir__soft_is_in_use(const struct soft *soft, uint64_t base, uint64_t bytes) {
-  return weir__soft_user_of(soft, NULL, base, bytes) != NULL;
+  return weir__soft_user_of(soft, NULL, UINT64_MAX, base, bytes) != NULL;
 }
 
 /* ---- Graphs ---- */

@@ -105,13 +105,13 @@ weir_cu_result weir__soft_guard(const weir_soft_launch *launch) {
   return WEIR_CU_SUCCESS;
 }
 
-void weir__soft_guard_look(const struct soft *soft, const struct soft_stream *stream, const model_work *work) {
+void weir__soft_guard_look(const struct soft *soft, const struct soft_stream *stream, const struct soft_work *work) {
   weir__guard_params p;
   void *params[WEIR__GUARD_PARAMS];
   for (int i = 0; i < WEIR__GUARD_PARAMS; i++)
-    params[i] = work->as.kernel.params + (size_t)i * 16; /* as run_kernel of engine.c passes them */
+    params[i] = work->w.as.kernel.params + (size_t)i * 16; /* as run_kernel of engine.c passes them */
   read_guard_params(params, &p);
-  const struct soft_stream *user = p.start ? NULL : weir__soft_user_of(soft, stream, p.base, p.end);
+  const struct soft_stream *user = p.start ? NULL : weir__soft_user_of(soft, stream, work->seq, p.base, p.end);
   if (user)
     ((weir__guard_slot *)p.slot)->open =
         user->s.is_legacy ? 1 : (uint64_t)weir__handle_of(&soft->m.streams, user); /* CU_STREAM_LEGACY is 1 */

@@ -140,16 +140,16 @@ weir_cu_result weir__soft_wait_device(model *m, model_device *device);
 /* Runs weir_guard (driver/kernels.h), without the lock. */
 weir_cu_result weir__soft_guard(const weir_soft_launch *launch);
 
-/* Notes in its slot that work of other streams uses the memory. */
-void weir__soft_guard_look(const struct soft *soft, const struct soft_stream *stream, const model_work *work);
+/* Notes in its slot that work of other streams, which they got before, uses the memory. */
+void weir__soft_guard_look(const struct soft *soft, const struct soft_stream *stream, const struct soft_work *work);
 
 /* Makes the kernels of the core known. */
 weir_status weir__soft_add_kernels(struct soft *soft);
 
-/* A stream other than `but`, which may be NULL, whose work, enqueued or running, accesses any of [base, base + bytes);
- * NULL if there is none. */
-const struct soft_stream *weir__soft_user_of(const struct soft *soft, const struct soft_stream *but, uint64_t base,
-                                             uint64_t bytes);
+/* A stream other than `but`, which may be NULL, whose work accesses any of [base, base + bytes): work that is enqueued
+ * or running, and was enqueued before number `before` of all work. NULL if there is none. */
+const struct soft_stream *weir__soft_user_of(const struct soft *soft, const struct soft_stream *but, uint64_t before,
+                                             uint64_t base, uint64_t bytes);
 
 /* Whether work that is enqueued or running accesses any of [base, base + bytes). */
 bool weir__soft_is_in_use(const struct soft *soft, uint64_t base, uint64_t bytes);
