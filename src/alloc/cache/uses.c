@@ -214,13 +214,13 @@ void weir__wait_for_events(weir__heap *heap) {
     insert_deferred(heap);
   if (heap->sent.collect)
     heap->sent.collect(heap);
-  if (heap->quarantined)
-    heap->allocator->guard->calls->release(heap);
   heap->stats.num_sync_all_streams++;
   if (!weir__capture_relax(heap, &mode))
     return;
   weir__heap_ok(heap, weir__fences_poll(&heap->fences, driver, true, event_done, heap), "cuEventSynchronize");
   weir__capture_restore(heap, mode);
+  if (heap->quarantined) /* also what has passed its events now */
+    heap->allocator->guard->calls->release(heap);
 }
 
 void weir__events_clear(weir__heap *heap) {
