@@ -231,6 +231,7 @@ void weir__guard_record(weir_allocator *allocator) {
   options.stacks = WEIR_STACKS_EITHER;
   if (weir_history_record(allocator, &options))
     weir__log(WEIR_LOG_WARN, "WEIR_GUARD: findings have no stacks: %s", weir_last_error());
+  allocator->guard->samples = weir__guard_of(allocator)->options.sample > 1;
 }
 
 /* ---- Public calls ---- */

@@ -575,9 +575,15 @@ TEST(one_of_n_is_guarded) {
     write_bytes(p[i], 1000, 1, NULL);
   }
   assert_int_equal(found(), 2);
+  findings();
+  assert_stack("alloc_stack", "allocating");
   for (int i = 0; i < 8; i++)
     put(p[i]);
   assert_int_equal(found(), 2);
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, p[1])); /* it was not guarded */
+  findings();
+  assert_kind("double_free");
+  assert_stack("here_stack", "elsewhere");
   alloc_close();
 }
 

@@ -384,9 +384,13 @@ weir_status weir__alloc(const char *caller, weir__heap *heap, weir__private_pool
   if (status || !(reasons & WEIR__SLOW_TRACED))
     return status ? status : alloc_from(caller, heap, owner, bytes, stream, reasons, address);
   weir__op op;
-  weir__op_begin(&op, heap->allocator, WEIR_CONTEXT_STATE);
+  bool is_guarded = guard && guard->calls->chooses(heap);
+  if (guard && guard->samples && !is_guarded)
+    weir__op_begin_with(&op, heap->allocator, 0);
+  else
+    weir__op_begin(&op, heap->allocator, WEIR_CONTEXT_STATE);
   status = alloc_from(caller, heap, owner, bytes, stream, reasons, address);
-  if (!status && guard)
+  if (!status && is_guarded)
     guard->calls->allocated(heap, *address);
   weir__op_end(&op);
   return status;
@@ -472,6 +476,19 @@ static weir_status free_block(const char *caller, weir_allocator *allocator, uin
   return WEIR_OK;
 }
 
+/* Whether the free needs a stack although the guard samples: that of a guarded block does. */
+static bool is_guarded(weir_allocator *allocator, uint64_t address) {
+  weir__live_place place;
+  weir__arena *arena = weir__page_map_find(allocator->page_map, address);
+  if (!arena)
+    return false;
+  weir__biased_acquire(&arena->lock);
+  const weir__block *block = weir__live_find(&arena->live, address, &place);
+  bool is_guarded = block && block->state == WEIR__ALLOCATED && block->marks & WEIR__MARK_GUARDED;
+  weir__biased_release(&arena->lock);
+  return is_guarded;
+}
+
 /* The slow path: invalid pointers, tracing, and blocks that other streams or processes use. */
 weir_status weir__free_address(weir_allocator *allocator, uint64_t address) {
   const char *caller = "weir_allocator_free";
@@ -479,9 +496,12 @@ weir_status weir__free_address(weir_allocator *allocator, uint64_t address) {
   if (status || !address)
     return status;
   weir__op op;
-  weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
-  status = free_block(caller, allocator, address);
   const weir__guard_port *guard = allocator->guard;
+  if (guard && guard->samples && !is_guarded(allocator, address))
+    weir__op_begin_with(&op, allocator, 0);
+  else
+    weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
+  status = free_block(caller, allocator, address);
   if (status && guard)
     guard->calls->refused(caller, allocator, address);
   weir__op_end(&op);

@@ -12,7 +12,10 @@ typedef struct weir__guard_calls {
    * lock is held. */
   weir_status (*poll)(const char *caller, weir_allocator *allocator);
 
-  /* A block was allocated, and the program does not have it yet: may guard it. No lock is held. */
+  /* Whether the next allocation is to be guarded. Needs no lock. */
+  bool (*chooses)(weir__heap *heap);
+
+  /* A block was allocated that is to be guarded, and the program does not have it yet. No lock is held. */
   void (*allocated)(weir__heap *heap, uint64_t address);
 
   /* A guarded block was freed, and no other stream uses it any more: checks it. True: it waits in quarantine, as the
@@ -36,6 +39,8 @@ typedef struct weir__guard_calls {
 /* The first member of the guard's own state. */
 struct weir__guard_port {
   const weir__guard_calls *calls;
+  bool samples; /* the history is the guard's own, and only a part of the blocks is guarded: the others need no stacks,
+                 * which cost more than all else */
 };
 
 #endif

@@ -80,8 +80,16 @@ static void classify(weir_allocator *allocator, uint64_t address, weir_guard_fin
   finding->device = 0;
 }
 
+/* Of the operation, which has none if its block was not guarded. */
+static uint32_t stack_here(weir_allocator *allocator) {
+  const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  uint32_t stack = weir__op_stack();
+  return stack || !history ? stack : weir__recorder_stack(history, WEIR_CONTEXT_ALL);
+}
+
 void weir__guard_refused(const char *caller, weir_allocator *allocator, uint64_t address) {
-  weir_guard_finding finding = {.kind = WEIR_GUARD_FOREIGN_FREE, .address = address, .here_stack = weir__op_stack()};
+  weir_guard_finding finding = {
+      .kind = WEIR_GUARD_FOREIGN_FREE, .address = address, .here_stack = stack_here(allocator)};
   (void)caller;
   classify(allocator, address, &finding);
   finding.offset = address - finding.address;

@@ -320,8 +320,10 @@ static void fill_new(weir__heap *heap, weir__arena *arena, weir__block *block) {
   weir__block_mark(block, WEIR__MARK_GUARDED, true);
 }
 
-static bool is_sampled(weir__heap *heap) {
+static bool chooses(weir__heap *heap) {
   weir__guard *guard = weir__guard_of(heap->allocator);
+  if (atomic_load(&heap->captures))
+    return false;
   if (guard->options.sample <= 1)
     return true;
   uint64_t number = atomic_fetch_add_explicit(&guard->heaps[heap->device].allocations, 1, memory_order_relaxed);
@@ -331,8 +333,6 @@ static bool is_sampled(weir__heap *heap) {
 static void allocated(weir__heap *heap, uint64_t address) {
   weir__live_place place;
   weir_cu_context previous;
-  if (!is_sampled(heap) || atomic_load(&heap->captures))
-    return;
   weir__mutex_lock(&heap->lock);
   weir__arena *arena = weir__page_map_find(heap->allocator->page_map, address);
   if (arena && !is_of_graph(arena->pool) && !weir__heap_enter(heap, &previous)) {
@@ -441,6 +441,7 @@ static void end(weir_allocator *allocator) {
 }
 
 const weir__guard_calls weir__guard_light = {.poll = poll,
+                                             .chooses = chooses,
                                              .allocated = allocated,
                                              .keep = keep,
                                              .refused = weir__guard_refused,
