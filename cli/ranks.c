@@ -16,6 +16,7 @@
 #include "offline/analyse/ranks_recordings.h"
 #include "offline/render/digest_merge.h"
 #include "offline/render/ranks_json.h"
+#include "ranks_page.h"
 
 static struct {
   int distance; /* in percent */
@@ -23,6 +24,7 @@ static struct {
   int list;
   const char *recordings; /* a folder; NULL if there is none */
   const char *conf;       /* NULL if none are given */
+  const char *page;       /* NULL for no page */
   bool json;
 } options = {.distance = 5, .list = 10};
 
@@ -278,6 +280,10 @@ static int compare(const digests *all) {
     return WEIR_EXIT_FAILED;
   }
   WEIR_CLI_PRINT_REPORT(options.json, print_json, print_text, &ranks);
+  if (options.page && weir_cli_ranks_page(&ranks, options.page)) {
+    weir__ranks_clear(&ranks);
+    return WEIR_EXIT_FAILED;
+  }
   bool is_found = ranks.outlier_count || ranks.parting_count || ranks.failure_count || ranks.missing_count;
   weir__ranks_clear(&ranks);
   return is_found ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
@@ -310,6 +316,8 @@ static const weir_cli_option option_table[] = {
          "replays one rank of each class"},
     {"conf", .kind = WEIR_CLI_TEXT, .value = "CONF", .target = &options.conf, .needs = "recordings",
      .help = "replay with these settings too, such as expandable_segments:True"},
+    {"page", .kind = WEIR_CLI_PATH, .value = "OUT", .target = &options.page,
+     .help = "write a web page too: a map of ranks and steps, on which a click opens a rank"},
     {"list", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.list, .least = 1, .most = 100000,
      .help = "show up to N rows of each kind. Default: 10"},
     {"json", .target = &options.json, .help = "print JSON"},

@@ -115,8 +115,8 @@ static void write_base64(FILE *file, const unsigned char *bytes, size_t size) {
 }
 
 /* JSON in a script element: "<" would end it, or begin a comment. */
-static void write_index(FILE *file, const char *json, size_t size) {
-  fputs("<script type=\"application/json\" id=\"weir-index\">", file);
+static void write_index(FILE *file, const char *id, const char *json, size_t size) {
+  fprintf(file, "<script type=\"application/json\" id=\"%s\">", id);
   while (size) {
     const char *less = memchr(json, '<', size);
     size_t plain = less ? (size_t)(less - json) : size;
@@ -178,7 +178,7 @@ weir_status weir_cli_page_write(const weir_cli_page *page, const weir__view_data
                                 const weir__view_data *recording, FILE *file) {
   const char *body = find_last(page, "</body>");
   fwrite(page->text, 1, (size_t)(body - page->text), file);
-  write_index(file, data->index, data->index_size);
+  write_index(file, "weir-index", data->index, data->index_size);
   for (size_t i = 0; i < data->count && !ferror(file); i++)
     write_chunk(file, data, &data->table[i]);
   weir_status status = write_whatif(recording, file);
@@ -195,4 +195,16 @@ weir_status weir_cli_page_write_remote(const weir_cli_page *page, const char *ad
   weir_status status = write_whatif(recording, file);
   fwrite(body, 1, page->size - (size_t)(body - page->text), file);
   return end(file, status);
+}
+
+weir_status weir_cli_page_write_ranks(const weir_cli_page *page, const char *json, size_t size,
+                                      const unsigned char *map, size_t map_size, FILE *file) {
+  const char *body = find_last(page, "</body>");
+  fwrite(page->text, 1, (size_t)(body - page->text), file);
+  write_index(file, "weir-ranks", json, size);
+  fputs("<script type=\"text/plain\" id=\"weir-ranks-map\">", file);
+  write_base64(file, map, map_size);
+  fputs("</script>\n", file);
+  fwrite(body, 1, page->size - (size_t)(body - page->text), file);
+  return end(file, WEIR_OK);
 }

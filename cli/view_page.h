@@ -27,3 +27,8 @@ weir_status weir_cli_page_write(const weir_cli_page *page, const weir__view_data
 /* Writes the page without data: it fetches them from `address`, relative to its own. */
 weir_status weir_cli_page_write_remote(const weir_cli_page *page, const char *address, const weir__view_data *recording,
                                        FILE *file);
+
+/* Writes the page of many ranks: what weir__ranks_json writes, with a member "map" (cli/ranks_page.c), and the map, a
+ * byte for each rank and column. */
+weir_status weir_cli_page_write_ranks(const weir_cli_page *page, const char *json, size_t size,
+                                      const unsigned char *map, size_t map_size, FILE *file);

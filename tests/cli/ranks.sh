@@ -60,6 +60,16 @@ has out 'all ranks fit into [0-9.]* GiB as recorded (rank [0-9]* needs most)'
 hasnt out 'ran out'
 hasnt out 'missing'
 
+# The page, if this build has one.
+"$weir" ranks --page "$work/ranks.html" "$job" >"$work/out" 2>"$work/err"
+if grep -q 'this build of Weir has no page' "$work/err"; then
+  [ ! -e "$work/ranks.html" ] || fail 'a page without a template'
+else
+  empty err
+  grep -q '<script type="application/json" id="weir-ranks">{"digests": 64, ' "$work/ranks.html" || fail 'no data in the page'
+  grep -q '"map": {"columns": [0-9]*, "steps": 4, "most": [0-9]*, "rows": \[{"rank": 0, ' "$work/ranks.html" || fail 'no map'
+fi
+
 # Digests without texts have the same answer, with hashes.
 "$weir" merge --redact -o "$work/redacted.json" "$job"
 run 3 "$work/redacted.json"

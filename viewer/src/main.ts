@@ -4,6 +4,7 @@ import { columnOf } from "./bands";
 import { DataError, ViewData } from "./data";
 import { fill, h } from "./dom";
 import { embeddedRecording, Engine, engineReason, hasRecording, runWorker } from "./engine";
+import { RanksPage } from "./ranks";
 import { WhatifState } from "./whatif";
 
 // Files above this do not fit into the memory of WebAssembly together with their analysis.
@@ -15,6 +16,11 @@ class Page {
   readonly whatif = new WhatifState();
 
   async start(): Promise<void> {
+    const ranks = RanksPage.fromPage(this.container);
+    if (ranks) {
+      window.weirViewer = { error: null, state: () => ranks.state(), ranks };
+      return;
+    }
     this.listenForFiles();
     try {
       const server = document.querySelector<HTMLMetaElement>('meta[name="weir-data"]');
