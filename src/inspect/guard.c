@@ -36,6 +36,36 @@ static const char *const advice[] = {
     [WEIR_GUARD_FOREIGN_FREE] = "Free only what an allocator returned, and only while that allocator exists.",
 };
 
+/* ---- Stacks: without the frames of this library, which are the innermost ones ---- */
+
+typedef struct outer_frames {
+  int at, first; /* of the visit, and the first frame behind those of the library */
+  weir_frame_fn visit;
+  void *context;
+} outer_frames;
+
+static int find_first(void *context, const char *function, const char *file, int line, int is_native) {
+  enum { MAX_OWN = 16 };
+  outer_frames *frames = context;
+  (void)file, (void)line;
+  frames->at++;
+  if (is_native && strncmp(function, "weir_", 5) == 0)
+    frames->first = frames->at;
+  return frames->at == MAX_OWN;
+}
+
+static int visit_outer(void *context, const char *function, const char *file, int line, int is_native) {
+  outer_frames *frames = context;
+  return frames->at++ < frames->first ? 0 : frames->visit(frames->context, function, file, line, is_native);
+}
+
+static weir_status visit_stack(weir__symbols *symbols, uint32_t stack, weir_frame_fn visit, void *context) {
+  outer_frames frames = {.visit = visit, .context = context};
+  weir_status status = weir__symbols_visit("WEIR_GUARD", symbols, stack, find_first, &frames);
+  frames.at = 0;
+  return status ? status : weir__symbols_visit("WEIR_GUARD", symbols, stack, visit_outer, &frames);
+}
+
 /* ---- Text ---- */
 
 enum { TEXT_BYTES = 16 * 1024, MAX_FRAMES = 24 };
@@ -72,7 +102,7 @@ static int put_frame(void *context, const char *function, const char *file, int 
 static void put_stack(text *to, const char *what, uint32_t stack) {
   put(to, "\n    %s", what);
   to->frames = 0;
-  if (!stack || !to->symbols || weir__symbols_visit("WEIR_GUARD", to->symbols, stack, put_frame, to))
+  if (!stack || !to->symbols || visit_stack(to->symbols, stack, put_frame, to))
     put(to, ": not known");
 }
 
@@ -133,7 +163,7 @@ static int write_frame(void *context, const char *function, const char *file, in
 static void write_stack(weir__sink *sink, weir__symbols *symbols, const char *key, uint32_t stack) {
   WEIR__JSON(sink, JSON_LIST(key));
   if (stack && symbols)
-    weir__symbols_visit("WEIR_GUARD", symbols, stack, write_frame, sink);
+    visit_stack(symbols, stack, write_frame, sink);
   WEIR__JSON(sink, JSON_CLOSE);
 }
 
