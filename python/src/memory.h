@@ -130,5 +130,5 @@ weir_status pyweir_host_record(void *pointer, weir_stream stream);
 /* Turns Python frames in recorded stacks on or off. Turning them off cannot fail. */
 int pyweir_frames_use(bool on);
 
-/* Whether the environment requests a recording with stacks (WEIR_RECORD, WEIR_RECORD_STACKS). */
+/* Whether the environment requests a recording with stacks (WEIR_RECORD, WEIR_RECORD_STACKS; WEIR_GUARD). */
 bool pyweir_frames_wanted(void);

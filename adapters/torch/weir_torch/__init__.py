@@ -72,10 +72,14 @@ def _load():
 
 
 def _record_frames(folder):
-    """Adds Python frames to the stacks of a recording (WEIR_RECORD, WEIR_RECORD_STACKS) until the interpreter ends."""
+    """Adds Python frames to the stacks of a recording (WEIR_RECORD, WEIR_RECORD_STACKS; WEIR_GUARD) until the interpreter ends."""
     global _frames
-    wanted = os.environ.get("WEIR_RECORD_STACKS", "") not in ("", "none")
-    if _frames is not None or not wanted or not os.environ.get("WEIR_RECORD"):
+    stacks = os.environ.get("WEIR_RECORD_STACKS", "")
+    if os.environ.get("WEIR_GUARD") in ("1", "light"):
+        wanted = stacks != "none"
+    else:
+        wanted = stacks not in ("", "none") and os.environ.get("WEIR_RECORD")
+    if _frames is not None or not wanted:
         return
     for name in (sysconfig.get_config_var("SOABI"), "public"):
         path = os.path.join(folder, f"libweir_torch_frames.{name}.so")
