@@ -723,6 +723,29 @@ TEST(captures_are_left_alone) {
   alloc_close();
 }
 
+/* The program need not tell the allocator of a capture. */
+TEST(unknown_captures_are_left_alone) {
+  open_guarded("");
+  weir_cu_stream stream = work_stream();
+  weir_cu_graph graph;
+  void *before = get(1000, stream), *other = get(1000, NULL);
+  write_bytes(other, 1000, 1, NULL);
+  soft_step_all();
+  assert_int_equal(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL), 0);
+  void *p = get(1000, stream);
+  write_bytes(p, 0, 1000, stream);
+  put(p);
+  put(before);
+  put(other); /* the bug is found meanwhile */
+  assert_int_equal(d->StreamEndCapture(d, stream, &graph), 0);
+  size_t nodes = 0;
+  assert_int_equal(d->GraphGetNodes(d, graph, NULL, &nodes), 0);
+  assert_int_equal(nodes, 1);
+  assert_int_equal(d->GraphDestroy(d, graph), 0);
+  assert_int_equal(found(), 1);
+  alloc_close();
+}
+
 /* The setting stands in a recording, and a replay reproduces sizes, quarantine and reuse. */
 TEST(a_recording_is_replayed_exactly) {
   char path[] = "/tmp/weir-guard-XXXXXX";

@@ -19,6 +19,18 @@
 /* Pinned memory has the slots, and the flag behind them. */
 static size_t pinned_bytes(void) { return WEIR__GUARD_CHECKS * sizeof(weir__guard_slot) + 64; }
 
+/* Allows the thread calls that a capture forbids, also one that the allocator does not know of; restore with the mode
+ * that this returns. */
+static int relax(weir_driver *driver) {
+  int mode = WEIR_CU_CAPTURE_RELAXED;
+  return driver->ThreadExchangeStreamCaptureMode(driver, &mode) ? WEIR_CU_CAPTURE_RELAXED : mode;
+}
+
+static void restore(weir_driver *driver, int mode) {
+  if (mode != WEIR_CU_CAPTURE_RELAXED)
+    driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+}
+
 /* A module may be loaded during a capture, but pinned memory cannot be allocated. The heap's context is current. */
 static bool prepare(weir__heap *heap) {
   weir__guard_heap *guard = weir__guard_heap_of(heap);
@@ -107,10 +119,8 @@ static weir__guarded describe(const weir__arena *arena, const weir__block *block
 /* A graph may write to all memory of its pool, at any time. */
 static bool is_of_graph(const weir__pool *pool) { return pool->owner && pool->owner->pins & WEIR__PIN_GRAPH; }
 
-/* Work in a capture would become part of the graph. */
-static bool can_launch(weir__heap *heap, weir_cu_stream stream) {
-  return !atomic_load(&heap->captures) || !weir__is_in_capture(heap, stream);
-}
+/* Work in a capture would become part of the graph. The allocator need not know of the capture. */
+static bool can_launch(const weir__heap *heap, weir_cu_stream stream) { return !weir__is_in_capture(heap, stream); }
 
 /* ---- What the kernel found ---- */
 
@@ -131,6 +141,10 @@ static bool take_slots(weir__heap *heap, weir__guarded **checks, weir__guard_slo
   for (size_t i = 0; i < WEIR__GUARD_CHECKS; i++) {
     if (!is_finding(&guard->checks[i], &guard->slots[i]))
       continue;
+    if (!can_launch(heap, guard->checks[i].stream)) {
+      atomic_store(atomic_load(&guard->flag), 1); /* later: waiting would end the capture */
+      continue;
+    }
     weir__wait_for_stream(heap, guard->checks[i].stream); /* other threads of the kernel may still find bytes */
     if (!WEIR__RESERVE(*checks, rooms[0], *count + 1) || !WEIR__RESERVE(*slots, rooms[1], *count + 1))
       return true;
@@ -173,7 +187,9 @@ static void collect(weir__heap *heap) {
   weir_cu_context previous;
   weir__mutex_lock(&heap->lock);
   if (weir__guard_has_found(guard) && !weir__heap_enter(heap, &previous)) {
+    int mode = relax(heap->allocator->driver);
     take_slots(heap, &checks, &slots, &count);
+    restore(heap->allocator->driver, mode);
     weir__heap_leave(heap, previous);
   }
   weir__mutex_unlock(&heap->lock);
@@ -331,12 +347,16 @@ static bool chooses(weir__heap *heap) {
 }
 
 static void allocated(weir__heap *heap, uint64_t address) {
+  const weir__guard_heap *guard = weir__guard_heap_of(heap);
   weir__live_place place;
   weir_cu_context previous;
   weir__mutex_lock(&heap->lock);
   weir__arena *arena = weir__page_map_find(heap->allocator->page_map, address);
   if (arena && !is_of_graph(arena->pool) && !weir__heap_enter(heap, &previous)) {
-    if (prepare(heap) && can_launch(heap, arena->stream)) {
+    int mode = guard->is_ready ? WEIR_CU_CAPTURE_RELAXED : relax(heap->allocator->driver);
+    bool is_ready = prepare(heap);
+    restore(heap->allocator->driver, mode);
+    if (is_ready && can_launch(heap, arena->stream)) {
       weir__arena_lock(arena);
       weir__block *block = weir__live_find(&arena->live, address, &place);
       if (block && block->state == WEIR__ALLOCATED)
