@@ -9,6 +9,7 @@ set -eu
 out=$1
 shift
 mkdir -p "$out"
+# shellcheck disable=SC2016 # the inner shell expands $0 and $1
 printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -n 1 sh -c \
   'to=$0/$(basename "$1").json; [ -s "$to" ] || "${WEIR:-weir}" digest -o "$to" "$1" || :' "$out"
 exec "${WEIR:-weir}" ranks ${RANKS:+--ranks "$RANKS"} "$out"

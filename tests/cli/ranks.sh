@@ -18,6 +18,7 @@ has err 'not a digest'
 make() {
   mkdir "$4"
   "$MAKE_RANK" "$1" "$2" "$3" truth >"$4.truth"
+  # shellcheck disable=SC2016 # the inner shell expands the variables
   seq 0 $(($1 - 1)) | RANKS=$1 ENTRIES=$2 SEED=$3 TO=$4 WEIR=$weir xargs -P 2 -I{} sh -c \
     '"$MAKE_RANK" $RANKS $ENTRIES $SEED {} | "$WEIR" digest -o "$TO/{}.json" -' || fail 'no digests'
 }
@@ -97,7 +98,7 @@ has out '^63 digests$'
 mkdir "$work/recordings"
 "$MAKE_RANK" 32 9000 4 truth >"$work/truth"
 for rank in $(seq 0 31); do
-  "$MAKE_RANK" 32 9000 4 $rank >"$work/recordings/$rank.ring"
+  "$MAKE_RANK" 32 9000 4 "$rank" >"$work/recordings/$rank.ring"
 done
 "$weir" digest -o "$work/some.json" "$work"/recordings/*.ring
 parts=$(sed -n 's/ divergence .*//p' "$work/truth")

@@ -479,8 +479,7 @@ static bool begin_with(maker *m, const weir__lives *lives) {
 }
 
 /* Finds the steps in the prefix, and takes it. */
-static weir_status take_prefix(maker *m, bool is_all) {
-  const weir__recording *r = m->recording;
+static weir_status take_prefix(maker *m, const weir__recording *r, bool is_all) {
   weir__recording begin = *r;
   weir__recording_device device = r->devices[m->device];
   weir__lives lives = {0};
@@ -810,7 +809,7 @@ static weir_status add_to_prefix(maker *m, const weir__recording_entry *e) {
   if (!WEIR__RESERVE(m->prefix, m->prefix_room, m->prefix_count + 1))
     return no_memory();
   m->prefix[m->prefix_count++] = *e;
-  return is_full(m) ? take_prefix(m, false) : WEIR_OK;
+  return is_full(m) ? take_prefix(m, m->recording, false) : WEIR_OK;
 }
 
 static weir_status take_streamed(makers *all, const weir__streamed_entry *s) {
@@ -848,7 +847,7 @@ static weir_status read_all(makers *all) {
   free(batch);
   for (size_t i = 0; i < all->recording->device_count && !status; i++)
     if (all->of[i].prefix_count)
-      status = take_prefix(&all->of[i], true);
+      status = take_prefix(&all->of[i], all->recording, true);
   return status;
 }
 
@@ -856,14 +855,14 @@ static weir_status read_whole(makers *all) {
   weir_status status = WEIR_OK;
   for (size_t i = 0; i < all->recording->device_count && !status; i++)
     if (all->recording->devices[i].event_count)
-      status = take_prefix(&all->of[i], true);
+      status = take_prefix(&all->of[i], all->recording, true);
   return status;
 }
 
 static weir_status make_all(makers *all, const char *path, const weir__digest_options *options, weir__digests *out) {
   weir__recording *r = all->recording = weir__recording_stream_recording(all->source);
   uint64_t entries = weir__recording_stream_entries(all->source);
-  weir_status status = weir__describe_alike(r, &all->alike);
+  weir_status status = r ? weir__describe_alike(r, &all->alike) : no_memory();
   if (status)
     return status;
   all->of = calloc(r->device_count + 1, sizeof *all->of);

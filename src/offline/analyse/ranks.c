@@ -69,7 +69,7 @@ static void find_usual(weir__ranks *r) {
 
 /* Sorts classes, and lists their members. */
 static weir_status list_members(weir__ranks *r) {
-  size_t *leaders = malloc((r->class_count + 1) * sizeof *leaders);
+  size_t *leaders = calloc(r->class_count + 1, sizeof *leaders);
   if (!leaders)
     return no_memory();
   for (size_t k = 0; k < r->class_count; k++)
@@ -78,7 +78,7 @@ static weir_status list_members(weir__ranks *r) {
   for (size_t i = 0; i < r->count; i++) /* the leader, until all classes have their new numbers */
     r->class_of[i] = leaders[r->class_of[i]];
   free(leaders);
-  size_t *number_of = malloc((r->count + 1) * sizeof *number_of);
+  size_t *number_of = calloc(r->count + 1, sizeof *number_of);
   bool ok = number_of != NULL;
   for (size_t k = 0; k < r->class_count && ok; k++) {
     weir__rank_class *class = &r->classes[k];

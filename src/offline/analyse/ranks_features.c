@@ -61,6 +61,8 @@ static double apart(const weir__rank_features *a, const weir__feature *x, const 
                     const weir__feature *y) {
   const weir__feature *any = x ? x : y;
   uint64_t p = x ? x->value : 0, q = y ? y->value : 0, most = p > q ? p : q;
+  if (!any)
+    return 0;
   if (any->stack ? most < a->floor || most < b->floor : any->kind == WEIR__FEATURE_REQUESTS && most < MIN_REQUESTS)
     return 0;
   if ((!x && (!any->stack || a->is_cut)) || (!y && (!any->stack || b->is_cut))) /* it is not known */

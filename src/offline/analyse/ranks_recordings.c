@@ -192,9 +192,9 @@ static weir_status find_request(const weir__ranks *r, const char *path, const ch
 static weir_status replay(const char *path, int device, const weir__settings *settings, weir__rank_needs *needs) {
   weir__recording *recording;
   weir__replayer *replayer = NULL;
-  weir__prediction prediction;
+  weir__prediction prediction = {0};
   weir__costs costs;
-  weir__fit fit;
+  weir__fit fit = {0};
   const weir__capacity least = {.limit = WEIR__FIT_STEP};
   weir__costs_default(&costs);
   weir_status status = weir__recording_load(path, NULL, &recording);

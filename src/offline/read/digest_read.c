@@ -372,7 +372,7 @@ static weir_status check_order(const parser *p) {
 static weir_status read_document(parser *p) {
   char key[LONGEST_KEY];
   size_t length;
-  uint64_t version;
+  uint64_t version = 0;
   skip_spaces(p);
   if (p->at == p->end || *p->at != '{')
     return bad(p, "not a digest: expected a line of 'weir digest'");

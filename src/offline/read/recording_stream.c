@@ -72,7 +72,8 @@ static weir_status look(weir__recording_stream *s, uint64_t at, size_t bytes, co
       if (got < 0)
         return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot be read: %s", s->name, strerror(errno));
       if (got == 0)
-        return weir__ring_bad(weir__ring_loader_file(s->loader), at + s->buffer_size, "the file ends here");
+        return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu: the file ends here", s->name,
+                          (unsigned long long)(at + s->buffer_size));
       s->buffer_size += (size_t)got;
     }
   }
@@ -217,7 +218,7 @@ static void rise(weir__recording_stream *s, unsigned at) {
 static weir_status open_next(weir__recording_stream *s, bool *is_end) {
   uint64_t at = 0, time;
   unsigned count = 0;
-  const unsigned char *bytes;
+  const unsigned char *bytes = NULL;
   if (!s->places)
     TRY(next_in_file(s, &at, &count, &time));
   else if (s->place < s->place_count)

@@ -112,7 +112,7 @@ static weir_status add_string(loader *l, const char *text, size_t length, uint32
   *number = weir__strings_find(strings, hash, text, length);
   if (*number == WEIR__TABLE_END)
     *number = weir__strings_add(strings, &l->file.budget, hash, text, length, true);
-  return *number == WEIR__TABLE_END ? no_memory(l) : WEIR_OK;
+  return *number == WEIR__TABLE_END || !strings->items ? no_memory(l) : WEIR_OK;
 }
 
 static weir_status add_numbered(loader *l, entry **list, size_t *count, size_t *room, const weir__ring_file_record *e,
@@ -715,7 +715,7 @@ static weir_status read_events(loader *l) {
       weir__entries_join(all, found, true);
       status = find_early(l, d, all, &found);
     }
-    for (size_t i = 0; i < found && !status; i++)
+    for (size_t i = 0; i < found && all && !status; i++)
       status = convert(l, &all[i], &s->events[s->event_count + i]);
     s->devices[d].event_count = found;
     s->event_count += found;
