@@ -27,13 +27,15 @@ typedef struct weir__guard_slot {
 
 /* The parameters of weir_guard, all of 64 bits. It fills [base + start, base + middle), and checks
  * [base + middle, base + end), where it restores the pattern, so that a difference is found once. The base is a
- * multiple of 16. Byte i of both has byte i % 8 of the pattern. With start 0, the software device also looks for work
- * of other streams on [base, base + end). */
-enum { WEIR__GUARD_PARAMS = 8 };
+ * multiple of 16. Byte i of both has byte i % 8 of the pattern. Between dense and sparse, only
+ * the first 64 bytes of each 4 KiB count. With start 0, the software device also looks for work of other streams on
+ * [base, base + end). */
+enum { WEIR__GUARD_PARAMS = 10 };
 typedef struct weir__guard_params {
   uint64_t base, start, middle, end, pattern;
   weir_cu_deviceptr slot, flag;
   uint64_t number;
+  uint64_t dense, sparse; /* multiples of 16 */
 } weir__guard_params;
 
 /* Its threads per block. Each handles 16 bytes at a time, and any number of blocks handles all of them. */

@@ -286,6 +286,23 @@ static void found_when_memory_is_short(bool bug) {
   put(get(1010 * MIB, NULL));
 }
 
+/* In the middle of a large block, a part of each page counts. */
+static void in_a_large_block(bool bug) {
+  void *p = get(18 * MIB, NULL);
+  if (!bug)
+    write_bytes(p, 9 * MIB + 100, 8192, NULL);
+  put(p);
+  if (bug)
+    write_bytes(p, 9 * MIB + 100, 8192, NULL);
+}
+
+static void at_the_end_of_a_large_block(bool bug) {
+  void *p = get(18 * MIB + 5, NULL);
+  put(p);
+  if (bug)
+    write_bytes(p, 18 * MIB + 4, 1, NULL);
+}
+
 static void in_a_pool_after_free(bool bug) {
   weir_pool_id id = {0, 9};
   assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
@@ -304,6 +321,8 @@ TEST(writes_after_free) {
       {.kind = "use_after_free", .run = written_late_by_its_stream, .offset = MIB - 1, .is_freed = true},
       {.kind = "use_after_free", .run = found_when_the_cache_is_emptied, .offset = 5 * MIB, .is_freed = true},
       {.kind = "use_after_free", .run = found_when_memory_is_short, .offset = 0, .is_freed = true},
+      {.kind = "use_after_free", .run = in_a_large_block, .offset = 9 * MIB + 4096, .is_freed = true},
+      {.kind = "use_after_free", .run = at_the_end_of_a_large_block, .offset = 18 * MIB + 4, .is_freed = true},
       {.kind = "use_after_free", .run = in_a_pool_after_free, .offset = 1999, .is_freed = true},
   };
   run_planted(bugs, WEIR_COUNT_OF(bugs));

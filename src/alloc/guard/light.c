@@ -79,6 +79,10 @@ failed:
 
 /* Fills [start, middle) of a block with the pattern, and checks [middle, end). The heap's lock is held. */
 static bool launch(weir__heap *heap, const weir__guarded *of, uint64_t start, uint64_t middle, uint64_t end) {
+  /* Of large blocks, both ends and a part of each page count: to write and read all bytes that are freed would take a
+   * good part of the time of a training step. */
+  const uint64_t LARGE = 16 * WEIR__MIB, ENDS = WEIR__MIB;
+  const bool fills_all = middle == end; /* a new block */
   enum { BYTES_PER_BLOCK = 64 * 1024, MAX_BLOCKS = 2048 };
   weir__guard_heap *guard = weir__guard_heap_of(heap);
   weir_driver *driver = heap->allocator->driver;
@@ -97,8 +101,14 @@ static bool launch(weir__heap *heap, const weir__guarded *of, uint64_t start, ui
                           .pattern = WEIR__GUARD_PATTERN,
                           .slot = guard->device + index * sizeof(weir__guard_slot),
                           .flag = guard->device + WEIR__GUARD_CHECKS * sizeof(weir__guard_slot),
-                          .number = number};
-  void *params[WEIR__GUARD_PARAMS] = {&p.base, &p.start, &p.middle, &p.end, &p.pattern, &p.slot, &p.flag, &p.number};
+                          .number = number,
+                          .dense = UINT64_MAX};
+  if (!fills_all && of->requested > LARGE) {
+    p.dense = ENDS;
+    p.sparse = weir__round_up(of->requested, WEIR__UNIT) - ENDS;
+  }
+  void *params[WEIR__GUARD_PARAMS] = {&p.base, &p.start, &p.middle, &p.end,   &p.pattern,
+                                      &p.slot, &p.flag,  &p.number, &p.dense, &p.sparse};
   uint64_t blocks = (end - start) / BYTES_PER_BLOCK + 1;
   return !driver->LaunchKernel(driver, guard->function, (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), 1, 1,
                                WEIR__GUARD_THREADS, 1, 1, 0, of->stream, params, NULL);

@@ -80,6 +80,10 @@ weir_cu_result weir__soft_guard(const weir_soft_launch *launch) {
   uint64_t *words = (uint64_t *)p.base;
   for (uint64_t i = p.start; i < p.end;) {
     bool is_fill = i < p.middle;
+    if (i >= p.dense && i < p.sparse && i % 4096 >= 64) {
+      i = (i + 4096) / 4096 * 4096 < p.sparse ? (i + 4096) / 4096 * 4096 : p.sparse;
+      continue;
+    }
     bool is_word = i % 8 == 0 && i + 8 <= (is_fill ? p.middle : p.end);
     unsigned char want = (unsigned char)(p.pattern >> (i % 8 * 8));
     if (is_word && (is_fill || words[i / 8] == p.pattern)) {
@@ -118,7 +122,7 @@ void weir__soft_guard_look(const struct soft *soft, const struct soft_stream *st
 }
 
 weir_status weir__soft_add_kernels(struct soft *soft) {
-  static const size_t sizes[WEIR__GUARD_PARAMS] = {8, 8, 8, 8, 8, 8, 8, 8};
+  static const size_t sizes[WEIR__GUARD_PARAMS] = {8, 8, 8, 8, 8, 8, 8, 8, 8, 8};
   _Static_assert(sizeof(weir__guard_params) == sizeof sizes, "parameters of 64 bits");
   return weir_soft_register_kernel(&soft->m.table, "weir_guard", weir__soft_guard, WEIR__GUARD_PARAMS, sizes);
 }
