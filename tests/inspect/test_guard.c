@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "inspect/json.h"
+#include "offline/render/explain_json.h"
 #include "support/alloc.h"
 #include "weir/copy.h"
 #include "weir/guard.h"
@@ -801,6 +803,41 @@ TEST(a_recording_is_replayed_exactly) {
   assert_true(result.allocations > 100);
   weir_offline_replayer_destroy(replayer);
   weir_offline_recording_destroy(recording);
+  unlink(path);
+}
+
+/* A snapshot has the findings, and weir explain shows them. */
+TEST(explain_reads_findings) {
+  char path[] = "/tmp/weir-guard-XXXXXX";
+  weir__sink *sink = malloc(sizeof *sink);
+  weir__explain_options options = {.device = 0};
+  weir__explanation explanation;
+  weir__recording *recording;
+  weir_snapshot *snapshot;
+  int file = mkstemp(path);
+  assert_true(file >= 0 && sink);
+  close(file);
+  open_guarded("");
+  void *p = get(1000, NULL);
+  write_bytes(p, 1000, 2, NULL);
+  put(p);
+  assert_int_equal(found(), 1);
+  assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_ok(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path));
+  weir_snapshot_destroy(snapshot);
+  alloc_close();
+  assert_ok(weir__recording_load(path, NULL, &recording));
+  assert_ok(weir__explain(recording, &options, &explanation));
+  json_length = 0;
+  weir__sink_begin(sink, &weir__json_format, keep_json, NULL);
+  WEIR__JSON(sink, JSON_OBJECT(NULL));
+  weir__explain_json(sink, path, recording, &explanation);
+  WEIR__JSON(sink, JSON_CLOSE);
+  assert_ok(weir__sink_end(sink, NULL));
+  assert_non_null(strstr(json, "\"guard\": [{\"kind\": \"out_of_bounds\", \"device\": 0, \"block\": \"0x"));
+  assert_non_null(strstr(json, "\"offset\": \"1000\", \"requested\": \"1000\", \"text\": \"write past the end"));
+  weir__recording_free(recording);
+  free(sink);
   unlink(path);
 }
 
