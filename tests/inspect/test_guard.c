@@ -4,6 +4,7 @@
  * Stepped time makes every order of work certain. A bug and its twin are one function, which does the wrong thing only
  * if `bug` is set.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -667,6 +668,31 @@ TEST(invalid_variables_are_refused) {
     setenv("WEIR_GUARD", "light", 1);
   }
   unsetenv("WEIR_GUARD");
+  alloc_close();
+}
+
+static int refuse_output(void *context, const void *bytes, size_t length) {
+  (void)context, (void)bytes, (void)length;
+  return ENOSPC;
+}
+
+TEST(bad_arguments) {
+  open_guarded("");
+  assert_error(INVALID_ARGUMENT, weir_guard_check(NULL, NULL));
+  assert_ok(weir_guard_check(allocator, NULL));
+  assert_error(INVALID_ARGUMENT, weir_guard_write(NULL, WEIR_GUARD_TEXT, keep_json, NULL));
+  assert_error(INVALID_ARGUMENT, weir_guard_write(allocator, WEIR_GUARD_TEXT, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_guard_write(allocator, (weir_guard_format)2, keep_json, NULL));
+  void *p = get(1000, NULL);
+  write_bytes(p, 1000, 1, NULL);
+  assert_int_equal(found(), 1);
+  assert_error(SYSTEM, weir_guard_write(allocator, WEIR_GUARD_TEXT, refuse_output, NULL));
+  assert_error(SYSTEM, weir_guard_write(allocator, WEIR_GUARD_JSON, refuse_output, NULL));
+  json_length = 0;
+  assert_ok(weir_guard_write(allocator, WEIR_GUARD_TEXT, keep_json, NULL));
+  assert_non_null(strstr(json, "write past the end of a block\n"));
+  assert_non_null(strstr(json, "1 byte changed between offset 1000 and 1000, starting 0 bytes past the end\n"));
+  put(p);
   alloc_close();
 }
 
