@@ -159,6 +159,16 @@ bool weir__biased_try(weir__biased_lock *lock) {
   return true;
 }
 
+bool weir__biased_try_unbiased(weir__biased_lock *lock) {
+  if (!weir__lock_try(&lock->word))
+    return false;
+  const weir__lock_owner *owner = atomic_load_explicit(&lock->biased_to, memory_order_relaxed);
+  if ((!owner || owner == weir__this_lock_owner) && !is_held_by_owner(lock))
+    return true;
+  weir__lock_release(&lock->word);
+  return false;
+}
+
 void weir__biased_acquire_word(weir__biased_lock *lock) {
   weir__lock_acquire(&lock->word);
   revoke_other_bias(lock);

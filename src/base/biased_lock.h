@@ -55,6 +55,10 @@ static inline void weir__biased_forget(weir__biased_lock *lock) {
 /* Acquires the lock unless any thread, the calling one included, holds it. */
 bool weir__biased_try(weir__biased_lock *lock);
 
+/* The same, unless the lock is biased towards another thread. Revokes nothing, and does not count as an acquisition
+ * that ends the streak of another thread. */
+bool weir__biased_try_unbiased(weir__biased_lock *lock);
+
 /* A thread that revokes the bias is sure to see the note in the record, or this thread to see the revocation, so a
  * compiler barrier is enough. No acquire is needed either: this thread has seen what others did under the lock since it
  * took the word to make the lock biased. A record notes one lock at a time. `mine` is

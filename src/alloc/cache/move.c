@@ -583,9 +583,10 @@ static void look_at_limits(search *s, uint64_t peak) {
 static bool begin(search *s, weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                   uint64_t *peak) {
   *s = (search){.heap = heap, .arena = arena, .settings = settings};
+  weir__account_publish_unbiased(&heap->accounts);
   if (!lock_own_stream(s))
     return false;
-  for (size_t i = 0; i < s->locked_count; i++)
+  for (size_t i = 0; i < s->locked_count; i++) /* other threads' too */
     weir__account_publish(&s->locked[i]->account);
   weir__glance seen = weir__account_glance(&heap->accounts, &heap->accounts.device);
   uint64_t live = (uint64_t)seen.counted[WEIR_STAT_ALL].of.allocated_bytes + bytes;

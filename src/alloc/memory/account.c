@@ -351,6 +351,16 @@ weir__glance weir__account_glance(weir__accounts *tree, const weir__account *acc
   return seen;
 }
 
+void weir__account_publish_unbiased(weir__accounts *tree) {
+  weir__lock_acquire(&tree->lock);
+  for (weir__arena_account *arena = tree->with_quota; arena; arena = arena->next)
+    if (weir__biased_try_unbiased(arena->lock)) {
+      publish(arena);
+      weir__biased_release(arena->lock);
+    }
+  weir__lock_release(&tree->lock);
+}
+
 /* `active` includes waiting blocks. Everything that became allocated also became active. */
 static weir_stat stat_of(const weir__accounts *tree, int kind, size_t i, bool active) {
   size_t peak = !active ? i : i == PLACE(allocations) ? PLACE(waiting) : PLACE(waiting_bytes);

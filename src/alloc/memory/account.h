@@ -192,6 +192,10 @@ typedef struct weir__glance {
  * have counted at most `more` since, but for operations under way. Counted bytes never exceed reserved ones. */
 weir__glance weir__account_glance(weir__accounts *tree, const weir__account *account);
 
+/* Publishes the counts of all arenas but those that other threads use, and revokes nothing. In a program of one thread
+ * a glance is exact then, so that what is decided by it is the same in a replay. */
+void weir__account_publish_unbiased(weir__accounts *tree);
+
 /* Revokes all quotas, so that every account is exact at one moment, and reads those of the device. */
 void weir__accounts_read(weir__accounts *tree, weir_allocator_stats *stats);
 void weir__accounts_reset_peaks(weir__accounts *tree);
