@@ -309,13 +309,13 @@ static void trim(weir__heap *heap, uint64_t now_ns) {
 /* A finding fails one call. */
 static weir_status raise(const char *caller, weir_allocator *allocator) {
   weir__guard *guard = weir__guard_of(allocator);
-  uint64_t total = atomic_load(&guard->total), raised = atomic_load(&guard->raised);
+  unsigned long long total = atomic_load(&guard->total), raised = atomic_load(&guard->raised);
   if (!guard->options.is_error || raised >= total || !atomic_compare_exchange_strong(&guard->raised, &raised, total))
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_BAD_STATE,
                     "%s: WEIR_GUARD has found misuse of memory (%llu so far); the log names it, and so does "
                     "weir_guard_write",
-                    caller, (unsigned long long)total);
+                    caller, total);
 }
 
 static weir_status poll(const char *caller, weir_allocator *allocator) {
