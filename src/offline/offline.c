@@ -208,8 +208,6 @@ weir_status weir_offline_replayer_predict(const weir_offline_replayer *replayer,
 
 /* ---- Explaining ---- */
 
-const char *weir_offline_cause_name(weir_offline_cause cause) { return weir__cause_name(cause); }
-
 weir_status weir_offline_recording_explain(const weir_offline_recording *recording,
                                            const weir_offline_explain_options *options,
                                            weir_offline_explanation *explanation) {

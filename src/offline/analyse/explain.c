@@ -606,7 +606,7 @@ const char *weir__use_text(weir__byte_use use, bool has_request) {
   return !has_request && uses[use].without ? uses[use].without : uses[use].text;
 }
 
-const char *weir__cause_name(weir_offline_cause cause) {
+const char *weir_offline_cause_name(weir_offline_cause cause) {
   static const char *const names[] = {
 #define X(name, text) text,
       WEIR_OFFLINE_CAUSE_MAP(X)

@@ -44,9 +44,6 @@ typedef enum weir__byte_use {
   WEIR__USES
 } weir__byte_use;
 
-/* weir_offline_cause_name, which only the shared library has. */
-const char *weir__cause_name(weir_offline_cause cause);
-
 /* "free_whole" in JSON, and "free: whole segments" for people, if a request failed or not. */
 const char *weir__use_name(weir__byte_use use);
 const char *weir__use_text(weir__byte_use use, bool has_request);

@@ -139,7 +139,7 @@ static void json_cause(const report *f) {
   WEIR__JSON(f->sink, JSON_CLOSE, JSON_NATURAL("largest_hole", x->largest_hole),
              JSON_NATURAL("largest_elsewhere", x->largest_elsewhere));
   json_holes(f);
-  WEIR__JSON(f->sink, JSON_TEXT("cause", weir__cause_name(x->cause)));
+  WEIR__JSON(f->sink, JSON_TEXT("cause", weir_offline_cause_name(x->cause)));
   json_pins(f);
   WEIR__JSON(f->sink, JSON_LIST("holders"));
   for (size_t i = 0; i < x->holder_count; i++) {
