@@ -339,9 +339,9 @@ static weir__page *find_idle(search *s, uint64_t most, uint64_t room) {
 static int64_t partial_bytes(const search *s) {
   int64_t bytes = -s->idle_bytes;
   for (size_t i = 0; i < s->locked_count; i++) {
-    const weir__account *account = &s->locked[i]->account.account;
-    const weir__amounts *now = &account->published[WEIR_STAT_ALL].of;
-    bytes += account->reserved[WEIR_STAT_ALL].current - now->allocated_bytes - now->waiting_bytes;
+    weir__glance now = weir__account_glance(&s->heap->accounts, &s->locked[i]->account.account);
+    const weir__amounts *used = &now.counted[WEIR_STAT_ALL].of;
+    bytes += now.reserved[WEIR_STAT_ALL].current - used->allocated_bytes - used->waiting_bytes;
   }
   return bytes;
 }
