@@ -160,7 +160,7 @@ def test_direct_traceback():
     (frames,) = weir.symbolize_tracebacks([c])
     assert frames[0]["name"] == "gather_traceback" or frames[0]["name"] == "__init__"
     names = [(f["name"], os.path.basename(f["filename"])) for f in frames]
-    assert ("test_direct_traceback", "test_names.py") in names and names[0][1] == "_unwind.py"
+    assert ("test_direct_traceback", "test_names.py") in names
     (python,) = weir.symbolize_tracebacks([weir.gather_traceback(cpp=False)])
     assert all(f["filename"].endswith((".py", ">")) for f in python)
     assert len(python) < len(frames) or not _has_native()

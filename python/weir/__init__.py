@@ -31,7 +31,7 @@ except ImportError:
         raise
     raise ImportError(text, name="weir._weir") from None
 
-from weir import _device, _lazy, _unwind, graphs, memory, profiler, streams
+from weir import _device, _lazy, _traceback, graphs, memory, profiler, streams
 from weir._device import *
 from weir._device import (
     _CudaDeviceProperties,
@@ -49,7 +49,7 @@ from weir._device import (
     _transform_uuid_to_ordinals,
 )
 from weir._lazy import *
-from weir._unwind import *
+from weir._traceback import *
 from weir._weir import AcceleratorError, Device
 from weir.graphs import *
 from weir.memory import *
@@ -101,7 +101,7 @@ __all__ = [
     "init",
     "is_initialized",
     *_device.__all__,
-    *_unwind.__all__,
+    *_traceback.__all__,
     *graphs.__all__,
     *memory.__all__,
     *streams.__all__,
