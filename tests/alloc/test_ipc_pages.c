@@ -41,15 +41,13 @@ static void child_reads(void) {
 /* The word that a block with this seed has at an offset. */
 static uint64_t word_at(uint64_t seed, uint64_t offset) { return (seed << 40 | offset) * 0x9e3779b97f4a7c15u; }
 
-enum { WORD_STEP = 256 * KIB }; /* several words in each page */
-
 static void write_words(char *block, uint64_t bytes, uint64_t seed) {
-  for (uint64_t at = 0; at < bytes; at += WORD_STEP)
+  for (uint64_t at = 0; at < bytes; at += 32 * KIB)
     *(uint64_t *)(block + at) = word_at(seed, at);
 }
 
 static void compare_words(const char *block, uint64_t bytes, uint64_t seed) {
-  for (uint64_t at = 0; at < bytes; at += WORD_STEP)
+  for (uint64_t at = 0; at < bytes; at += 32 * KIB)
     assert_int_equal(*(const uint64_t *)(block + at), word_at(seed, at));
 }
 

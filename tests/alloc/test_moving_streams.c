@@ -160,7 +160,7 @@ TEST(many_streams_that_go_idle) {
     for (int k = 0; k < 24; k++) {
       size_t bytes = (size_t)(1 + (k * 7 + i) % 13) * MIB + 4096;
       p[k] = get(bytes, stream);
-      fill(p[k], i, 4096, stream);
+      fill(p[k], i, bytes, stream);
     }
     for (int k = 0; k < 24; k++)
       put(p[k]);
