@@ -52,5 +52,6 @@
 #include "weir/soft.h"
 #include "weir/status.h"
 #include "weir/stream.h"
+#include "weir/tag.h"
 
 #endif

@@ -53,6 +53,7 @@ static void heap_end(weir__heap *heap) {
     weir__pool_drop(heap, heap->private_pools);
   }
   weir__pools_finalize(heap);
+  weir__tags_clear(heap);
   weir__accounts_end(&heap->accounts);
   while (heap->classes) {
     weir__stream_class *class = heap->classes;

@@ -835,3 +835,45 @@ TEST(guard) {
                     weir_guard_write(allocator, (weir_guard_format)7, weir_write_file, stdout));
   close_all();
 }
+/* ---- tag.h ---- */
+
+TEST(tags) {
+  weir_tag *tag = NULL, *tags[1];
+  size_t count = 77;
+  char long_name[65];
+  weir_tag_info info;
+  weir_tag_info_init(&info);
+  memset(long_name, 'x', sizeof long_name);
+  long_name[64] = 0;
+  assert_error_says(INVALID_ARGUMENT, "allocator is NULL", weir_tag_open(NULL, 0, "a", &tag));
+  assert_error_says(INVALID_ARGUMENT, "allocator is NULL", weir_allocator_tags(NULL, 0, tags, 1, &count));
+  assert_error_says(INVALID_ARGUMENT, "allocator is NULL", weir_pool_tag(NULL, 0, (weir_pool_id){1, 1}, &tag));
+  assert_error_says(INVALID_ARGUMENT, "tag is NULL", weir_tag_begin(NULL));
+  assert_error_says(INVALID_ARGUMENT, "tag is NULL", weir_tag_end(NULL));
+  assert_error_says(INVALID_ARGUMENT, "tag is NULL", weir_tag_get_info(NULL, &info));
+  assert_string_equal(weir_tag_state_name((weir_tag_state)-7), "unknown");
+  assert_string_equal(weir_tag_state_name((weir_tag_state)99), "unknown");
+  open_all();
+  FOR_EACH_BAD_DEVICE(device) {
+    assert_error(INVALID_DEVICE, weir_tag_open(allocator, device, "a", &tag));
+    assert_error(INVALID_DEVICE, weir_allocator_tags(allocator, device, tags, 1, &count));
+    assert_error(INVALID_DEVICE, weir_pool_tag(allocator, device, (weir_pool_id){1, 1}, &tag));
+  }
+  assert_error_says(INVALID_ARGUMENT, "name is NULL", weir_tag_open(allocator, 0, NULL, &tag));
+  assert_error_says(INVALID_ARGUMENT, "0 bytes", weir_tag_open(allocator, 0, "", &tag));
+  assert_error_says(INVALID_ARGUMENT, "expected 1 to 63", weir_tag_open(allocator, 0, long_name, &tag));
+  assert_error_says(INVALID_ARGUMENT, "tag is NULL", weir_tag_open(allocator, 0, "a", NULL));
+  assert_error_says(INVALID_ARGUMENT, "tags is NULL", weir_allocator_tags(allocator, 0, NULL, 1, &count));
+  assert_error_says(INVALID_ARGUMENT, "count is NULL", weir_allocator_tags(allocator, 0, tags, 1, NULL));
+  assert_error_says(INVALID_ARGUMENT, "tag is NULL", weir_pool_tag(allocator, 0, (weir_pool_id){1, 1}, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_tag(allocator, 0, (weir_pool_id){1, 1}, &tag));
+  assert_null(tag);
+  assert_int_equal(count, 77);
+  assert_ok(weir_tag_open(allocator, 0, "a", &tag));
+  assert_error_says(INVALID_ARGUMENT, "info is NULL", weir_tag_get_info(tag, NULL));
+  weir_tag_info unset = {.pools = 77};
+  assert_error_says(INVALID_ARGUMENT, "size", weir_tag_get_info(tag, &unset));
+  assert_int_equal(unset.pools, 77);
+  assert_error_says(BAD_STATE, "not in the scope", weir_tag_end(tag));
+  close_all();
+}

@@ -34,6 +34,21 @@ static void allocator_own(void) {
 #include "allocator_2.inc"
 }
 
+static void *load(weir_allocator *allocator, weir_cu_stream stream) {
+  void *layer = NULL;
+  MUST(weir_allocator_alloc(allocator, 0, BYTES, stream, &layer) == WEIR_OK);
+  return layer;
+}
+
+static void tags(void) {
+  weir_allocator *allocator;
+  weir_cu_stream stream = NULL;
+  MUST(weir_allocator_create(current_driver(), NULL, &allocator) == WEIR_OK);
+#include "sleep_1.inc"
+  MUST(weir_allocator_free(allocator, layer) == WEIR_OK);
+  weir_allocator_destroy(allocator);
+}
+
 static void *my_alloc(void *context, uint64_t bytes, int device, weir_cu_stream stream) {
   ++*(int *)context;
   return malloc((size_t)bytes);
@@ -237,6 +252,7 @@ int main(void) {
       FRAGMENT(runtime_scope),
       FRAGMENT(runtime_context),
       FRAGMENT(runtime_graph),
+      FRAGMENT(tags),
       FRAGMENT(soft),
       FRAGMENT(soft_steps),
   };

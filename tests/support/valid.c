@@ -153,7 +153,8 @@ static void check_retirement(walk *w) {
 static void check_pages(walk *w, const weir__segment *segment) {
   const weir__reservation *memory = &segment->memory;
   for (size_t i = 0; weir__has_pages(segment) && !weir__pages_move(segment) && i < memory->room; i++)
-    if (memory->slots[i] && (memory->slots[i]->page->bytes != memory->slot || weir__is_alias(memory->slots[i])))
+    if (memory->slots[i] && ((memory->slots[i]->page->bytes != memory->slot && !segment->has_large_pages) ||
+                             weir__is_alias(memory->slots[i])))
       wrong(w, "the page at %llx has moved, or has another size, in a segment whose pages stay",
             (unsigned long long)(memory->base + i * memory->slot));
 }

@@ -33,9 +33,12 @@ void weir__growth_fit(const weir_allocator *allocator, weir__settings *settings)
   settings->expandable_segments = settings->moving_pages = false;
 }
 
-weir__growth_kind weir__growth_of_options(const weir__heap *heap, const weir_pool_options *options) {
+weir__growth_kind weir__growth_of_options(const weir__heap *heap, const weir_pool_options *options,
+                                          const weir_tag *tag) {
   if (options->alloc)
     return WEIR__GROWTH_PROVIDED;
+  if (tag)
+    return heap->pages.granularity ? WEIR__GROWTH_EXPANDABLE : WEIR__GROWTH_FIXED;
   bool can_move = heap->pages.granularity && heap->capability >= weir__settings_of(heap)->moving_pages_min_capability;
   return options->moving_pages && can_move ? WEIR__GROWTH_MOVING : WEIR__GROWTH_BY_SETTINGS;
 }
@@ -64,7 +67,7 @@ static uint64_t could_become(const weir__block *block) {
 weir__block *weir__growth_choose_among(weir__arena *arena, const weir__settings *settings, weir__block *block,
                                        uint64_t bytes, bool bare) {
   bool reuses = weir__growth_reuses(settings, arena->pool);
-  if (!weir__growth_reserves(settings) && !reuses) {
+  if (!weir__growth_reserves(settings) && !reuses && !weir__growth_is_paged(arena->pool->owner)) {
     /* Expandable segments were turned off after this one was created, perhaps to share memory with another process: its
      * blocks no longer serve requests. */
     while (block && block->paged)

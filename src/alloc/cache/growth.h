@@ -27,11 +27,17 @@ static inline bool weir__growth_reuses(const weir__settings *settings, const wei
 /* Whether the settings ask for reservations of addresses. */
 static inline bool weir__growth_reserves(const weir__settings *settings) { return settings->expandable_segments; }
 
+/* Whether a private pool has reservations by its own options; NULL for the default pool. */
+static inline bool weir__growth_is_paged(const weir__private_pool *owner) {
+  return owner && owner->growth >= WEIR__GROWTH_EXPANDABLE;
+}
+
 /* Turns off what a device of the allocator cannot do, with a warning. */
 void weir__growth_fit(const weir_allocator *allocator, weir__settings *settings);
 
-/* That of a new private pool. */
-weir__growth_kind weir__growth_of_options(const weir__heap *heap, const weir_pool_options *options);
+/* That of a new private pool. Pools of a tag have pages that stay, so that they can sleep. */
+weir__growth_kind weir__growth_of_options(const weir__heap *heap, const weir_pool_options *options,
+                                          const weir_tag *tag);
 
 /* A new block of at least `bytes`, outside of the index and held so that its neighbours do not merge it. NULL if the
  * limit is reached, the driver is out of memory, or another call failed (heap->pages.failure). The heap's lock is held,
@@ -54,7 +60,7 @@ static inline bool weir__should_split(const weir__settings *settings, const weir
   const weir__private_pool *owner = pool->owner;
   if (owner && atomic_load_explicit(&owner->no_split, memory_order_relaxed))
     return false;
-  if (pool->is_small || weir__growth_reserves(settings) || (owner && owner->growth == WEIR__GROWTH_MOVING))
+  if (pool->is_small || weir__growth_reserves(settings) || weir__growth_is_paged(owner))
     return rest >= WEIR__UNIT;
   return bytes < settings->max_split_size && rest > WEIR__SMALL_MAX;
 }

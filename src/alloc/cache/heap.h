@@ -41,6 +41,7 @@
 #include "record/recorder.h"
 #include "weir/adapter.h"
 #include "weir/alloc.h"
+#include "weir/tag.h"
 
 #define WEIR__MIB (1024ull * 1024)
 #define WEIR__MAX_BYTES (1ull << 60) /* requests of this size and above are refused */
@@ -139,6 +140,7 @@ struct weir__pool {
 
 struct weir__private_pool {
   weir_pool_id id;
+  weir_tag *tag;    /* in whose scope it was created; NULL if there was none */
   int uses;         /* graphs, scopes and owners that hold it; guarded by the heap's lock, as everything below */
   int segments;     /* an expandable segment counts once, however much of it is mapped */
   bool is_released; /* it has no uses: its free memory may be released */
@@ -155,6 +157,15 @@ struct weir__private_pool {
   weir__private_pool *previous, *next;
 };
 
+/* A name on private pools (pools/tag.c). It stays as long as its heap, whose lock guards what is not constant. */
+struct weir_tag {
+  weir__heap *heap;
+  char *name;
+  weir__private_pool *pool; /* its own */
+  weir_tag_state state;
+  weir_tag *next; /* in heap->tags */
+};
+
 /* Memory of the driver. An expandable segment is a reservation into which pages are mapped (pages.h). */
 struct weir__segment {
   weir__reservation memory; /* first: a reservation of this heap is its segment. Its slot is 0 if it has no pages */
@@ -165,6 +176,7 @@ struct weir__segment {
   uint64_t *backed;               /* of moving pages: a bit for each slot, whether a page belongs there (move.c) */
   size_t backed_room;             /* words */
   weir__growth_kind growth;       /* of the pool when it was made */
+  bool has_large_pages;           /* of a tag: its pages have several slots (segment.c) */
   bool oversize;                  /* counted as oversize */
   bool captured;                  /* of a back end: memory that belongs to a graph */
   uint32_t stack;                 /* of the request that caused it; 0 if none was recorded */
@@ -238,6 +250,7 @@ struct weir__heap {
   atomic_bool had_pages;                /* a segment of pages was ever created; also read without the lock */
   WEIR__POOLS;                          /* the default pool */
   weir__private_pool *private_pools;    /* most recent first */
+  weir_tag *tags;                       /* in the order of their creation */
   size_t pool_count, pools_since_sweep; /* of these; and how many were created since released ones were last dropped */
   _Atomic(weir__private_pool *) dropped_pools; /* whose destroy function is called once no lock is held */
   weir__segment *segments;

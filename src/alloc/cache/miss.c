@@ -143,8 +143,14 @@ static void give_back_above_soft_limit(weir__heap *heap, const weir__arena *aren
   weir__this_thread.reason = WEIR__REASON_REQUEST;
 }
 
+/* What is obtained from the driver for a request, at least. */
+static uint64_t growth_bytes(const weir__pool *pool, const weir__settings *settings, uint64_t bytes) {
+  bool has_tag = pool->owner && pool->owner->tag && weir__growth_is_paged(pool->owner);
+  return has_tag ? weir__round_up(bytes, WEIR__SMALL_SEGMENT) : weir__segment_bytes(settings, bytes);
+}
+
 static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  uint64_t segment_bytes = weir__segment_bytes(settings, bytes);
+  uint64_t segment_bytes = growth_bytes(arena->pool, settings, bytes);
   bool collects = weir__slow_reasons(heap) & WEIR__SLOW_AGING;
   weir__block *block = NULL;
   if (weir__growth_reuses(settings, arena->pool) &&
@@ -200,7 +206,7 @@ weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__sett
 static weir__block *refill_with_driver(const char *caller, weir__heap *heap, weir__arena *arena,
                                        const weir__settings *settings, uint64_t size, uint64_t requested,
                                        weir_status *status) {
-  uint64_t segment_bytes = weir__segment_bytes(settings, size);
+  uint64_t segment_bytes = growth_bytes(arena->pool, settings, size);
   bool reuses = weir__growth_reuses(settings, arena->pool);
   weir_cu_context previous;
   weir__block *block = NULL;

@@ -116,6 +116,34 @@ static size_t name_refusal(const weir__heap *heap, char *text, size_t size) {
       weir__format_bytes_as_pytorch((uint64_t)by->reserved[WEIR_STAT_ALL].current + by->promised, taken));
 }
 
+/* How many bytes a tag holds from the driver: those of its pools. */
+static uint64_t reserved_of(const weir__heap *heap, const weir_tag *tag) {
+  uint64_t bytes = 0;
+  for (const weir__private_pool *p = heap->private_pools; p; p = p->next)
+    if (p->tag == tag)
+      bytes += (uint64_t)p->small.account->reserved[WEIR_STAT_ALL].current;
+  return bytes;
+}
+
+/* Says which tags hold memory, as far as there is room, and returns the length. */
+static size_t name_tags(const weir__heap *heap, char *text, size_t size) {
+  char bytes[32];
+  size_t length = 0;
+  for (const weir_tag *tag = heap->tags; tag; tag = tag->next) {
+    uint64_t held = reserved_of(heap, tag);
+    int more = held ? snprintf(text + length, size - length, "%s %s of the tag '%s'", length ? "," : " Reserved are",
+                               weir__format_bytes_as_pytorch(held, bytes), tag->name)
+                    : 0;
+    if ((size_t)more + 2 > size - length)
+      break;
+    length += (size_t)more;
+  }
+  if (length)
+    text[length++] = '.';
+  text[length] = 0;
+  return length;
+}
+
 /* The heap's lock is held. */
 static weir_shortage measure(weir__heap *heap, weir_cu_stream stream, uint64_t requested, uint64_t wanted) {
   weir_driver *driver = heap->allocator->driver;
@@ -185,9 +213,11 @@ weir_status weir__out_of_memory(const char *caller, weir__heap *heap, weir__aren
                                 uint64_t segment_bytes) {
   weir_allocator *allocator = heap->allocator;
   weir_shortage shortage = measure(heap, arena->stream, bytes, segment_bytes);
-  char advice[640];
+  enum { TAGS = 512 };
+  char advice[640 + TAGS];
   heap->stats.num_ooms++;
-  size_t length = name_refusal(heap, advice, sizeof advice);
+  size_t length = name_refusal(heap, advice, sizeof advice - TAGS);
+  length += name_tags(heap, advice + length, TAGS);
   advise(heap, weir__settings_of(heap), arena->stream, segment_bytes, advice + length, sizeof advice - length);
   weir__biased_acquire(&arena->lock);
   weir__trace(arena, WEIR_TRACE_OOM, shortage.device_free, bytes, 0);

@@ -13,7 +13,13 @@ weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id) {
   return account ? account->pool : NULL;
 }
 
-static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const weir_pool_options *options) {
+weir_tag *weir__thread_tag(const weir__heap *heap) {
+  const weir__private_pool *pool = weir__thread_pool(heap);
+  return pool ? pool->tag : NULL;
+}
+
+static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const weir_pool_options *options,
+                                    weir_tag *tag) {
   weir__private_pool *pool = calloc(1, sizeof *pool);
   weir__account *account = pool ? weir__account_open(&heap->accounts, id, pool) : NULL;
   if (!account) {
@@ -24,7 +30,8 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   pool->small = (weir__pool){.heap = heap, .account = account, .is_small = true, .owner = pool};
   pool->large = (weir__pool){.heap = heap, .account = account, .owner = pool};
   pool->use_on_oom = options->use_on_oom;
-  pool->growth = weir__growth_of_options(heap, options);
+  pool->tag = tag;
+  pool->growth = weir__growth_of_options(heap, options, tag);
   atomic_init(&pool->no_split, options->no_split != 0);
   pool->alloc = options->alloc;
   pool->free = options->free;
@@ -87,11 +94,12 @@ static void sweep_pools(weir__heap *heap) {
   }
 }
 
-weir__private_pool *weir__pool_hold(weir__heap *heap, weir_pool_id id, const weir_pool_options *options) {
+weir__private_pool *weir__pool_hold(weir__heap *heap, weir_pool_id id, const weir_pool_options *options,
+                                    weir_tag *tag) {
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool) {
     sweep_pools(heap);
-    pool = pool_new(heap, id, options);
+    pool = pool_new(heap, id, options, tag);
   }
   if (!pool)
     return NULL;
@@ -134,14 +142,23 @@ static bool takes(const weir__heap *heap, const weir__scope *scope, weir_cu_stre
                            : scope->filter(scope->context, stream);
 }
 
+/* The pool of the newest scope of streams that takes this one; NULL if none does. */
+static weir__private_pool *stream_pool(const weir__heap *heap, weir_cu_stream stream) {
+  const weir__scope *scope = heap->stream_scopes;
+  while (scope && !takes(heap, scope, stream))
+    scope = scope->next;
+  return scope ? scope->pool : NULL;
+}
+
+/* A graph may write to all that was freed during its capture. Other requests in the scope of a tag would get that
+ * memory if it came from the tag's own pool, so a capture's pool comes first there. */
 weir__private_pool *weir__route_enter(weir__heap *heap, unsigned reasons, weir_cu_stream stream) {
-  weir__private_pool *pool = reasons & WEIR__SLOW_SCOPED ? weir__thread_pool(heap) : NULL;
+  weir__private_pool *pool = reasons & WEIR__SLOW_SCOPED ? weir__thread_pool(heap) : NULL, *routed;
   bool is_captured = atomic_load(&heap->captures);
   if (pool ? is_captured : (reasons & WEIR__SLOW_ROUTED) != 0) {
     weir__mutex_lock(&heap->lock);
-    for (const weir__scope *s = heap->stream_scopes; s && !pool; s = s->next)
-      if (takes(heap, s, stream))
-        pool = s->pool;
+    if ((!pool || weir__is_own_pool(pool)) && (routed = stream_pool(heap, stream)))
+      pool = routed;
     weir__route_stay(pool);
     if (pool && is_captured)
       pin_to_graph(heap, pool);

@@ -18,8 +18,14 @@ weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id);
 /* Fails a call for a pool that does not exist. */
 weir_status weir__no_pool(const char *caller, weir_pool_id id);
 
-/* Finds or creates a pool, and adds a use. NULL without host memory. */
-weir__private_pool *weir__pool_hold(weir__heap *heap, weir_pool_id id, const weir_pool_options *options);
+/* Whether a pool is the one that its tag was created with. */
+static inline bool weir__is_own_pool(const weir__private_pool *pool) { return pool->tag && pool->tag->pool == pool; }
+
+/* The tag of the thread's innermost scope on this device; NULL if it has none. Needs no lock. */
+weir_tag *weir__thread_tag(const weir__heap *heap);
+
+/* Finds or creates a pool, and adds a use. A new one belongs to `tag`, or to none. NULL without host memory. */
+weir__private_pool *weir__pool_hold(weir__heap *heap, weir_pool_id id, const weir_pool_options *options, weir_tag *tag);
 
 /* Deletes a released pool that has no memory, no scope and no allocation in progress. */
 void weir__pool_drop(weir__heap *heap, weir__private_pool *pool);

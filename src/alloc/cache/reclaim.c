@@ -58,10 +58,19 @@ static void release_pool(weir__heap *heap, weir__pool *pool) {
     weir__release_arena(heap, arena);
 }
 
-static void release_private_pool(weir__heap *heap, weir__private_pool *pool) {
+static void release_both(weir__heap *heap, weir__private_pool *pool) {
   release_pool(heap, &pool->small);
   release_pool(heap, &pool->large);
+}
+
+static void release_private_pool(weir__heap *heap, weir__private_pool *pool) {
+  release_both(heap, pool);
   weir__pool_drop(heap, pool);
+}
+
+/* Whether the free memory of a pool that is not released is only cached: that of a tag, unless graphs write to it. */
+static bool is_cache(const weir__private_pool *pool) {
+  return weir__is_own_pool(pool) && !(pool->pins & WEIR__PIN_GRAPH);
 }
 
 void weir__release_cached(weir__heap *heap, bool default_pool) {
@@ -75,6 +84,8 @@ void weir__release_cached(weir__heap *heap, bool default_pool) {
     next = pool->next;
     if (pool->is_released)
       release_private_pool(heap, pool);
+    else if (default_pool && is_cache(pool))
+      release_both(heap, pool);
   }
 }
 
@@ -92,11 +103,14 @@ void weir__release_account(weir__heap *heap, const weir__account *account) {
 }
 
 void weir__release_pool(weir__heap *heap, weir__private_pool *pool) {
-  if (!pool->is_released)
+  if (!pool->is_released && !is_cache(pool))
     return;
   if (!atomic_load(&heap->captures))
     weir__wait_for_events(heap);
-  release_private_pool(heap, pool);
+  if (pool->is_released)
+    release_private_pool(heap, pool);
+  else
+    release_both(heap, pool);
 }
 
 /* ---- Emptying the cache ---- */

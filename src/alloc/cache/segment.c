@@ -218,13 +218,28 @@ bool weir__release_segment(weir__heap *heap, weir__block *block) {
 
 /* ---- Expandable segments: pages ---- */
 
-/* Makes pages of the segment's size for an unmapped range. */
+/* The driver's calls cost as much for a large page as for a small one, and a tag unmaps all of its pages whenever it
+ * sleeps. So the pages of a tag are as large as what they are made for, up to this size. */
+#define LARGEST_PAGE (64 * WEIR__MIB)
+
+/* How much such a segment grows by: an eighth, if that is more than what is needed, so that many small requests get
+ * large pages too. */
+static uint64_t growth_of_large(const weir__segment *segment, uint64_t bytes) {
+  uint64_t share = weir__round_up(segment->mapped / 8, segment->step);
+  share = share < LARGEST_PAGE ? share : LARGEST_PAGE;
+  return bytes > share ? bytes : share;
+}
+
+/* Makes pages for an unmapped range: of the segment's size, or as large as possible. */
 static bool map_pages(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes) {
-  uint64_t slot = segment->memory.slot;
-  size_t count = (size_t)(bytes / slot);
+  uint64_t page = segment->has_large_pages ? LARGEST_PAGE : segment->memory.slot;
+  size_t count = (size_t)((bytes + page - 1) / page);
   weir__page_change *changes = calloc(count, sizeof *changes);
-  for (size_t i = 0; changes && i < count; i++)
-    changes[i] = (weir__page_change){WEIR__PAGE_MAKE, &segment->memory, address + i * slot, slot, .page = NULL};
+  for (size_t i = 0; changes && i < count; i++) {
+    uint64_t rest = bytes - i * page;
+    changes[i] = (weir__page_change){WEIR__PAGE_MAKE, &segment->memory, address + i * page, rest < page ? rest : page,
+                                     .page = NULL};
+  }
   bool mapped = changes &&
                 weir__pages_clear(&heap->pages, &segment->memory, address, bytes) && /* a stuck mapping may be there */
                 weir__pages_change(&heap->pages, changes, count);
@@ -318,13 +333,8 @@ static weir__block *range_unmap(weir__heap *heap, weir__segment *segment, weir__
   return block;
 }
 
-/* Maps the first `bytes`, rounded up to steps, of an unmapped block: with new pages, unless pages move there later.
- * Returns the free block that has them, or NULL with nothing changed. */
-static weir__block *map_block(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t bytes,
-                              weir__range *done) {
-  uint64_t address = block->address, size = weir__round_up(bytes, segment->step);
-  if (size > weir__block_bytes(block)) /* a hole need not consist of whole steps */
-    size = weir__block_bytes(block);
+/* Maps a range of unmapped steps. Returns the free block that it becomes a part of, or NULL with nothing changed. */
+static weir__block *map_exactly(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t size) {
   if (!range_prepare(heap, segment, address, size))
     return NULL;
   if (!weir__pages_move(segment)) {
@@ -334,8 +344,30 @@ static weir__block *map_block(weir__heap *heap, weir__segment *segment, weir__bl
     }
     heap->stats.num_device_alloc++;
   }
-  *done = (weir__range){address, size};
   return range_map(segment, address, size);
+}
+
+/* Maps the first `bytes`, rounded up to steps, of an unmapped block, or more: with new pages, unless pages move there
+ * later. Returns the free block that has them, or NULL with nothing changed. */
+static weir__block *map_block(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t bytes,
+                              weir__range *done) {
+  uint64_t address = block->address, least = weir__round_up(bytes, segment->step), room = weir__block_bytes(block);
+  if (least > room) /* a hole need not consist of whole steps */
+    least = room;
+  uint64_t size = segment->has_large_pages ? growth_of_large(segment, least) : least;
+  if (size > room)
+    size = room;
+  if (size > least) {
+    weir__block *grown =
+        weir__over_limit(heap, segment->arena, size) ? NULL : map_exactly(heap, segment, address, size);
+    if (grown || heap->pages.failure) {
+      *done = (weir__range){address, size};
+      return grown;
+    }
+    heap->refused_by = NULL;
+  }
+  *done = (weir__range){address, least};
+  return map_exactly(heap, segment, address, least);
 }
 
 /* The reverse, for a range of a free block that is in the index. Returns the unmapped block, or NULL with the blocks
@@ -370,8 +402,21 @@ static void drop_if_unmapped(weir__heap *heap, weir__segment *segment, bool is_i
   segment_delete(heap, segment);
 }
 
+/* The pages that a block contains completely. */
+static weir__range whole_pages(const weir__segment *segment, uint64_t from, uint64_t to) {
+  const weir__mapping *first = weir__mapping_at(&segment->memory, from),
+                      *last = weir__mapping_at(&segment->memory, to - 1);
+  if (first->address < from)
+    from = weir__mapping_end(first);
+  if (weir__mapping_end(last) > to)
+    to = last->address;
+  return (weir__range){from, to > from ? to - from : 0};
+}
+
 /* The steps that a block contains completely. */
 static weir__range whole_steps(const weir__segment *segment, const weir__block *block) {
+  if (segment->has_large_pages)
+    return whole_pages(segment, block->address, block->address + weir__block_bytes(block));
   uint64_t from = block->address - segment->memory.base, to = from + weir__block_bytes(block);
   from = weir__round_up(from, segment->step);
   to = to / segment->step * segment->step;
@@ -437,8 +482,9 @@ weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const w
                                    weir__growth_kind growth) {
   uint64_t small = weir__round_up(WEIR__SMALL_SEGMENT, heap->pages.granularity);
   uint64_t step = arena->pool->is_small ? small : weir__round_up(settings->large_segment_size, heap->pages.granularity);
-  uint64_t slot = growth == WEIR__GROWTH_MOVING ? small : step;
-  step = weir__round_up(step, slot);
+  bool has_large_pages = growth == WEIR__GROWTH_EXPANDABLE && arena->pool->owner && arena->pool->owner->tag;
+  uint64_t slot = growth == WEIR__GROWTH_MOVING || has_large_pages ? small : step;
+  step = has_large_pages ? slot : weir__round_up(step, slot);
   uint64_t size = weir__round_up(weir__reserve_bytes(heap, settings, arena->stream), step);
   weir__segment *segment = size >= bytes && size / WEIR__UNIT <= weir__max_units ? calloc(1, sizeof *segment) : NULL;
   if (!segment)
@@ -463,6 +509,7 @@ weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const w
   block->state = WEIR__UNMAPPED;
   segment->first = block;
   segment->growth = growth;
+  segment->has_large_pages = has_large_pages;
   segment->step = step;
   weir__tree_insert(&arena->unmapped, block);
   return block;

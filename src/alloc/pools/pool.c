@@ -58,9 +58,12 @@ weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id
   weir__heap *heap = enter(__func__, allocator, device, id, &status);
   if (!heap)
     return status;
-  if (options.alloc && weir__pool_find(heap, id))
+  const weir__private_pool *pool = weir__pool_find(heap, id);
+  if (options.alloc && pool)
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the pool already exists; its allocator cannot be changed", __func__);
-  else if (!weir__pool_hold(heap, id, &options))
+  else if ((status = weir__tag_check(__func__, heap, pool)))
+    ;
+  else if (!weir__pool_hold(heap, id, &options, weir__thread_tag(heap)))
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   return leave(heap, status);
 }
@@ -81,6 +84,10 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool || !pool->uses)
     status = weir__no_pool(__func__, id);
+  else if (weir__is_own_pool(pool) && pool->uses == 1)
+    status =
+        weir__fail(WEIR_ERROR_BAD_STATE, "%s: the pool is that of the tag '%s', which lasts as long as the allocator",
+                   __func__, pool->tag->name);
   else if (--pool->uses == 0) {
     pool->is_released = true;
     pool->use_on_oom = false;
@@ -206,11 +213,28 @@ static void add_thread_scope(weir__heap *heap, weir__scope *scope) {
   weir__scopes_unlock();
 }
 
+weir_status weir__thread_scope_open(weir__heap *heap, weir__private_pool *pool) {
+  weir__scope *scope = prepare_thread() ? calloc(1, sizeof *scope) : NULL;
+  if (!scope)
+    return WEIR_ERROR_HOST_OUT_OF_MEMORY;
+  scope->pool = pool;
+  weir__route_stay(pool);
+  add_thread_scope(heap, scope);
+  return WEIR_OK;
+}
+
 static weir__scope *find_thread_scope(const weir__heap *heap, weir_pool_id id) {
   weir__scope *scope = weir__this_thread.scope;
   while (scope && (atomic_load(&scope->heap) != heap || !weir__same_pool(scope->pool->id, id)))
     scope = scope->outer;
   return scope;
+}
+
+bool weir__thread_scope_close(const weir__private_pool *pool) {
+  weir__scope *scope = find_thread_scope(pool->small.heap, pool->id);
+  if (scope)
+    delete_thread_scope(scope);
+  return scope != NULL;
 }
 
 /* ---- Scopes of streams ---- */
@@ -263,8 +287,10 @@ static weir_status begin(const char *caller, weir_allocator *allocator, int devi
   if (find_stream_scope(heap, id, is_capture) || (!is_capture && find_thread_scope(heap, id)))
     return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: already recording to mempool_id {%llu, %llu}", caller,
                                   (unsigned long long)id.first, (unsigned long long)id.second));
+  if ((status = weir__tag_check(caller, heap, weir__pool_find(heap, id))))
+    return leave(heap, status);
   weir__scope *scope = of_thread && !prepare_thread() ? NULL : calloc(1, sizeof *scope);
-  weir__private_pool *pool = scope ? weir__pool_hold(heap, id, &options) : NULL;
+  weir__private_pool *pool = scope ? weir__pool_hold(heap, id, &options, weir__thread_tag(heap)) : NULL;
   if (!pool) {
     free(scope);
     return leave(heap, weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller));

@@ -16,6 +16,18 @@ void weir__scopes_clear(weir__heap *heap);
 void weir__scopes_lock(void);
 void weir__scopes_unlock(void);
 
+/* Open a scope of the calling thread for a pool, and close its innermost one. Scopes of one pool may nest here. The
+ * heap's lock is held to open one. */
+weir_status weir__thread_scope_open(weir__heap *heap, weir__private_pool *pool);
+bool weir__thread_scope_close(const weir__private_pool *pool);
+
+/* Fails, with both names, if the thread is in the scope of a tag and the pool belongs to another one, or to none. NULL
+ * stands for a pool that is going to be created. The heap's lock is held. */
+weir_status weir__tag_check(const char *caller, const weir__heap *heap, const weir__private_pool *pool);
+
+/* Deletes the tags of a heap that is being destroyed. */
+void weir__tags_clear(weir__heap *heap);
+
 /* Open and close the scope of a capture of the runtime: allocations on its streams come from the pool. */
 weir_status weir__capture_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_cu_stream stream);
 void weir__capture_end(weir_allocator *allocator, int device, weir_pool_id id);
