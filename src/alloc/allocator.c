@@ -203,6 +203,8 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   if (!allocator || allocator->is_forked) /* the parent owns its memory, and its locks may stay held forever */
     return;
   weir__client_remove(&allocator->client);
+  if (allocator->unpublish)
+    allocator->unpublish(allocator);
   if (allocator->hooks)
     allocator->hooks->end(allocator);
   void (*forget_graphs)(weir_allocator *) = atomic_load(&allocator->forget_graphs);

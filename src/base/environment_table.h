@@ -60,6 +60,13 @@ WEIR__VARIABLE(RANK,
                TEXT, 0, 0, "a number", "no rank",
                "the rank in the name of the recording; launchers set it, and the first that is set counts")
 
+WEIR__GROUP("Live view")
+WEIR__VARIABLE(STATS_PAGE, ("WEIR_STATS_PAGE"), SECURE, 0, 0, "0, 1 or a folder", "1",
+               "whether a process says in shared memory what memory it holds, for 'weir top' and 'weir metrics'; 0 "
+               "switches that off, and a folder is one that only you can enter, where the pages lie then")
+WEIR__VARIABLE(RUNTIME_DIR, ("XDG_RUNTIME_DIR"), SECURE, 0, 0, "a folder", "/dev/shm/weir-UID for the pages",
+               "the user's folder for files of running programs; the pages lie in its folder weir")
+
 WEIR__GROUP("Guard mode")
 WEIR__VARIABLE(
     GUARD, ("WEIR_GUARD"), CHOICE, 0, 0, "0, 1, off or light", "0",

@@ -122,6 +122,29 @@ void weir__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {
 
 void weir__futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
 
+/* A lock of an open file description: the child of a fork shares it, and closing another descriptor of the file does
+ * not end it, as it would end a lock of the process. */
+bool weir__file_lock(int descriptor) {
+  struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+  return fcntl(descriptor, F_OFD_SETLK, &all) == 0;
+}
+
+bool weir__file_is_locked(int descriptor) {
+  struct flock all = {.l_type = F_RDLCK, .l_whence = SEEK_SET}; /* the descriptor may be read-only */
+  return fcntl(descriptor, F_OFD_GETLK, &all) == 0 && all.l_type != F_UNLCK;
+}
+
+int weir__private_folder(const char *path, bool create) {
+  struct stat about;
+  if (create && mkdir(path, 0700) != 0 && errno != EEXIST)
+    return errno;
+  if (lstat(path, &about) != 0)
+    return errno;
+  return S_ISDIR(about.st_mode) && about.st_uid == geteuid() && (about.st_mode & 077) == 0 ? 0 : EPERM;
+}
+
+unsigned weir__user_id(void) { return (unsigned)geteuid(); }
+
 /* Reads the number after `name`, or the first one with an empty name; false if there is none ("max" is none). */
 static bool read_number(const char *path, const char *name, uint64_t *number) {
   char line[256];
@@ -189,6 +212,10 @@ void weir__futex_wake(_Atomic uint32_t *word) {}
 bool weir__process_start_time(int process, uint64_t *ticks) { return weir__descriptor_copy(process) >= 0; }
 uint64_t weir__process_namespace(void) { return 0; }
 bool weir__process_has_ended(int process) { return false; }
+bool weir__file_lock(int descriptor) { return false; }
+bool weir__file_is_locked(int descriptor) { return false; }
+int weir__private_folder(const char *path, bool create) { return ENOSYS; }
+unsigned weir__user_id(void) { return 0; }
 int weir__process_open_file(int process, int number, const char *name) { return weir__descriptor_copy(process); }
 bool weir__descriptors_raise_limit(void) { return false; }
 size_t weir__descriptors_limit(void) { return 0; }

@@ -29,6 +29,19 @@ typedef struct weir__file_id {
 } weir__file_id;
 weir__file_id weir__file_identity(int descriptor);
 
+/* Keeps a lock on an open file until its last descriptor is closed, as it is when the process ends. false, with errno
+ * set, if it is locked by another. */
+bool weir__file_lock(int descriptor);
+/* Whether such a lock is kept by another open file. */
+bool weir__file_is_locked(int descriptor);
+
+/* Creates a folder that only this user can enter, or checks that it is one. 0, or an errno value: EPERM if others can
+ * enter it, or it is not this user's. */
+int weir__private_folder(const char *path, bool create);
+
+/* The user with whose rights the process runs. */
+unsigned weir__user_id(void);
+
 /* Whether a process has ended. True for a zombie too: its memory and its devices are gone. */
 bool weir__process_has_ended(int process);
 /* The same by a descriptor of weir__process_open. */

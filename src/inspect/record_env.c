@@ -2,6 +2,8 @@
  * Recording from the environment: WEIR_RECORD names a folder, and every allocator of the process writes a ring file
  * there (record/ring_file.h). A failure is logged once, and the program runs on without a recording.
  */
+#include "inspect/record_env.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <signal.h>
@@ -19,6 +21,7 @@
 #include "base/thread.h"
 #include "inspect/checkpoint.h"
 #include "inspect/guard.h"
+#include "inspect/publish.h"
 #include "record/ring_file.h"
 #include "weir/snapshot.h"
 
@@ -54,8 +57,7 @@ static weir_history_context context_from_env(bool is_guarded, weir_history_stack
   return WEIR_CONTEXT_NONE;
 }
 
-/* The rank of this process as set by the launcher, or -1. */
-static int64_t rank_from_env(void) {
+int64_t weir__rank_from_env(void) {
   const char *name = "";
   for (size_t i = 0; name; i++) {
     const char *text = weir__env_named(WEIR__ENV_RANK, i, &name);
@@ -95,7 +97,7 @@ static weir__ring_file *create_file(const char *folder, int devices) {
   for (char *c = host; *c; c++)
     if (*c == '/')
       *c = '_';
-  int64_t rank = rank_from_env();
+  int64_t rank = weir__rank_from_env();
   if (rank >= 0)
     snprintf(rank_text, sizeof rank_text, "-rank%lld", (long long)rank);
   size_t room = strlen(folder) + 192;
@@ -376,6 +378,7 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
   }
   record_from_env(made);
   weir__guard_record(made);
+  weir__publish_begin(made);
   *allocator = made;
   return WEIR_OK;
 }

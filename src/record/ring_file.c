@@ -17,8 +17,7 @@
 
 enum { FIRST_AREA = 64 << 10, FIRST_STATES = 256 << 10, LARGEST_STEP = 4 << 20 };
 
-static void describe(weir__ring_file *file, int devices, const char *host, int64_t rank) {
-  weir__ring_file_header *h = file->header;
+void weir__ring_file_describe(weir__ring_file_header *h, uint64_t bytes, int devices, const char *host, int64_t rank) {
   h->version = WEIR__RING_VERSION;
   h->header_bytes = WEIR__RING_HEADER;
   h->event_bytes = sizeof(weir__entry);
@@ -31,7 +30,7 @@ static void describe(weir__ring_file *file, int devices, const char *host, int64
   strncpy(h->host, host, sizeof h->host - 1);
   h->first = weir__clock_first();
   h->last[0] = weir__clock_now();
-  h->max_bytes = file->bytes;
+  h->max_bytes = bytes;
   atomic_store_explicit(&h->file_bytes, WEIR__RING_HEADER, memory_order_relaxed);
   atomic_signal_fence(
       memory_order_release); /* a process that is killed here leaves no magic over an incomplete header */
@@ -75,7 +74,7 @@ weir__ring_file *weir__ring_file_create(const char *path, uint64_t bytes, int de
   file->header = (weir__ring_file_header *)(void *)file->map;
   weir__mutex_init(&file->checkpoint_lock);
   divide(file);
-  describe(file, devices, host, rank);
+  weir__ring_file_describe(file->header, bytes, devices, host, rank);
   return file;
 
 remove_file:

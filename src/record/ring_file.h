@@ -97,7 +97,10 @@ typedef enum weir__ring_file_area_kind {
   WEIR__RING_LOG = 1,
   WEIR__RING_STATES, /* checkpoints */
   WEIR__RING_CHUNKS, /* as many as fit */
-  WEIR__RING_AREAS
+  WEIR__RING_AREAS,
+  /* Of a live page, which has these two alone (live_page.h). */
+  WEIR__RING_REQUESTS = WEIR__RING_AREAS,
+  WEIR__RING_ACCOUNTS
 } weir__ring_file_area_kind;
 
 /* Records of other kinds are skipped. Number 6 stands for the names of pools. */
@@ -237,6 +240,10 @@ typedef struct weir__ring_file {
   bool has_warned;                            /* that a checkpoint did not fit */
   atomic_bool warns_of_failure, warns_of_log; /* weir__ring_file_warn has something to say */
 } weir__ring_file;
+
+/* Fills in a header that is all zero: of this process, for a file that may grow to so many bytes. */
+void weir__ring_file_describe(weir__ring_file_header *header, uint64_t bytes, int devices, const char *host,
+                              int64_t rank);
 
 /* Creates `path`, which must not exist, as a header that may grow to so many bytes. On failure returns NULL, with an
  * errno value in *why. */

@@ -66,6 +66,7 @@ set(wasm_unused
     inspect/checkpoint
     inspect/history
     inspect/outside
+    inspect/publish
     inspect/record_env
     inspect/stack_frames
     inspect/stat_names
@@ -91,6 +92,7 @@ set(wasm_unused
     offline/render/plot_svg
     offline/render/plot_trace
     offline/render/redact_file
+    record/live_page
     record/unwind)
 foreach(name IN LISTS wasm_unused)
   list(REMOVE_ITEM wasm_sources ${PROJECT_SOURCE_DIR}/src/${name}.c)

@@ -343,13 +343,14 @@ struct weir_allocator {
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
   atomic_bool caching;
   weir__mutex uncached_lock;
-  weir__rangemap uncached;            /* memory allocated with caching off -> its heap; guarded by uncached_lock */
-  _Atomic(weir__recorder *) history;  /* NULL until something is recorded; stays until the end */
-  const weir__recording_hooks *hooks; /* NULL if there is no ring file */
-  _Atomic(weir_witness_fn) witness;   /* called within operations, with all locks held; NULL if there is none */
-  void *witness_context;              /* written before it, under witness_lock */
-  atomic_bool witnesses_segments;     /* the witness is called for segments alone */
-  weir__lock witness_lock;            /* of the witness, and of what is traced */
+  weir__rangemap uncached;             /* memory allocated with caching off -> its heap; guarded by uncached_lock */
+  _Atomic(weir__recorder *) history;   /* NULL until something is recorded; stays until the end */
+  const weir__recording_hooks *hooks;  /* NULL if there is no ring file */
+  void (*unpublish)(weir_allocator *); /* ends its part of the live page (inspect/publish.h); NULL if it has none */
+  _Atomic(weir_witness_fn) witness;    /* called within operations, with all locks held; NULL if there is none */
+  void *witness_context;               /* written before it, under witness_lock */
+  atomic_bool witnesses_segments;      /* the witness is called for segments alone */
+  weir__lock witness_lock;             /* of the witness, and of what is traced */
   weir__observer_place observers[WEIR__MAX_OBSERVERS];
   atomic_int trackers, memory_freers; /* attached observers that have `entry`, and that have `free_memory` */
   _Atomic(void (*)(weir_allocator *)) forget_graphs; /* ends the use by the runtime's graphs; NULL without one */

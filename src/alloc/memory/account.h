@@ -68,6 +68,7 @@ struct weir__account {
   weir_stat reserved[WEIR_STAT_KINDS]; /* bytes obtained from the driver: all, in small pools, in large ones */
   weir_stat segments[WEIR_STAT_KINDS]; /* obtained from the driver in one go */
   weir__counts published[WEIR_STAT_KINDS]; /* the counts, as of the last time that each arena published its own */
+  weir__amounts ahead;                     /* counted beyond what is published, as the last poll saw it */
   uint64_t promised;                       /* being obtained by threads that have released the heap's lock */
   uint64_t limit[WEIR__LIMITS];            /* of reserved bytes; UINT64_MAX if there is none */
 };
@@ -195,6 +196,25 @@ weir__glance weir__account_glance(weir__accounts *tree, const weir__account *acc
 /* Publishes the counts of all arenas but those that other threads use, and revokes nothing. In a program of one thread
  * a glance is exact then, so that what is decided by it is the same in a replay. */
 void weir__account_publish_unbiased(weir__accounts *tree);
+
+/* What a poll sees of an account. */
+typedef struct weir__account_levels {
+  weir_pool_id id; /* {0, 0} for the device and for the default pool */
+  bool has_gone;   /* a private pool that does not exist any more */
+  weir_stat reserved, segments;
+  weir__amounts counted;
+  uint64_t limit[WEIR__LIMITS];
+} weir__account_levels;
+
+/* Reads the account of the device, that of the default pool and those of private pools, newest first, at most `room`
+ * of them, and returns how many it has read. *peak and *added are those of the device; in *peak, the places of waiting
+ * have active.
+ *
+ * It takes no lock of an arena and revokes no quota, so a poll costs the other threads nothing but a cache line. What
+ * is reserved is exact. Counts are read while their arenas change them: each is one that the arena had, but the counts
+ * of one operation under way may be in some of them and not in others. */
+size_t weir__accounts_poll(weir__accounts *tree, weir__account_levels *levels, size_t room, weir__amounts *peak,
+                           weir__amounts *added);
 
 /* Revokes all quotas, so that every account is exact at one moment, and reads those of the device. */
 void weir__accounts_read(weir__accounts *tree, weir_allocator_stats *stats);
