@@ -27,12 +27,20 @@ typedef struct guarded {
   int64_t async_reserved, async_peak;
 } guarded;
 
+/* How many allocations a heap makes in a second. */
+typedef struct rate {
+  uint64_t since_ns; /* when they were counted; 0: never */
+  int64_t counted, per_second;
+  bool is_known;
+} rate;
+
 typedef struct member {
   struct member *next;
   weir_allocator *allocator;
   uint32_t number;
   int *places;    /* of its devices: indices of `devices`; -1 if there was no room for one */
-  guarded *heaps; /* of its devices */
+  guarded *heaps; /* of its devices, as the rates */
+  rate *rates;
 } member;
 
 typedef struct published_device {
@@ -132,6 +140,16 @@ static void put_guarded(weir__page_row *row, const weir_allocator *allocator, co
   }
 }
 
+static void put_rate(weir__page_row *row, rate *r, int64_t counted, uint64_t now) {
+  if (!r->since_ns || counted < r->counted) /* the first reading, or the totals were reset */
+    *r = (rate){.since_ns = now, .counted = counted};
+  uint64_t passed = now - r->since_ns;
+  if (passed >= PERIOD_MS * 900000ull)
+    *r = (rate){now, counted, (int64_t)((double)(counted - r->counted) * 1e9 / (double)passed), true};
+  if (r->is_known)
+    put(row, WEIR__PAGE_RATE, r->per_second);
+}
+
 static void add_outside(void *context, const weir_outside_memory *memory) { *(uint64_t *)context += memory->bytes; }
 
 /* The device and all private pools that a reading has room for. */
@@ -169,6 +187,7 @@ static void add_pools(const member *m, int device, size_t count) {
         return;
       row->pool[0] = pools[i].id.first;
       row->pool[1] = pools[i].id.second;
+      snprintf(row->tag, sizeof row->tag, "%s", pools[i].tag ? pools[i].tag : "");
       put_levels(row, m->allocator, &pools[i]);
       continue;
     }
@@ -202,6 +221,7 @@ static void add_heap(const member *m, int device, uint64_t now) {
   if (row->known & 1u << WEIR__PAGE_ALLOCATED) {
     put(row, WEIR__PAGE_PEAK_ALLOCATED, peak.allocated_bytes);
     put(row, WEIR__PAGE_ALLOCATIONS, added.allocations);
+    put_rate(row, &m->rates[device], added.allocations, now);
   }
   put_guarded(row, m->allocator, &m->heaps[device], now);
   published_device *on = &devices[m->places[device]];
@@ -374,15 +394,22 @@ static int place_of(weir_driver *driver, int device, uint64_t total) {
   return device_count++;
 }
 
+static void delete (member *m) {
+  if (m) {
+    free(m->places);
+    free(m->heaps);
+    free(m->rates);
+  }
+  free(m);
+}
+
 static void leave(weir_allocator *allocator) {
   lock_all();
   for (member **at = &members; *at; at = &(*at)->next)
     if ((*at)->allocator == allocator) {
       member *gone = *at;
       *at = gone->next;
-      free(gone->places);
-      free(gone->heaps);
-      free(gone);
+      delete (gone);
       break;
     }
   bool was_last = !members;
@@ -402,7 +429,8 @@ void weir__publish_begin(weir_allocator *allocator) {
   size_t count = (size_t)allocator->heap_count;
   made->places = calloc(count, sizeof *made->places);
   made->heaps = calloc(count, sizeof *made->heaps);
-  if (!made->places || !made->heaps)
+  made->rates = calloc(count, sizeof *made->rates);
+  if (!made->places || !made->heaps || !made->rates)
     goto free_made;
   lock_all();
   bool is_first = !members;
@@ -427,9 +455,5 @@ void weir__publish_begin(weir_allocator *allocator) {
   return;
 
 free_made:
-  if (made) {
-    free(made->places);
-    free(made->heaps);
-  }
-  free(made);
+  delete (made);
 }

@@ -239,7 +239,7 @@ static const char *check_copy(weir__page_view *view) {
   }
   for (uint32_t i = 0; i < view->copy.row_count; i++) {
     weir__page_row *row = &view->rows[i];
-    end_text(row->name, sizeof row->name);
+    end_text(row->tag, sizeof row->tag);
     if (row->kind > WEIR__PAGE_OTHER_POOLS)
       return "a row is of an unknown kind";
     if (row->device >= view->copy.device_count)

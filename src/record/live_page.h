@@ -39,6 +39,7 @@
   X(BLOCKS, blocks, false, "", "Allocated blocks")                                                                     \
   X(SEGMENTS, segments, false, "", "Segments held from the driver")                                                    \
   X(ALLOCATIONS, allocations, true, "", "Allocations")                                                                 \
+  X(RATE, allocations_per_second, false, "", "Allocations in the last second")                                         \
   X(DRIVER_ALLOCATIONS, driver_allocations, true, "", "Segments that were obtained from the driver")                   \
   X(DRIVER_FREES, driver_frees, true, "", "Segments that were given back to the driver")                               \
   X(RETRIES, retries, true, "", "Requests that were tried again after cached memory was given back")                   \
@@ -60,7 +61,7 @@ typedef struct weir__page_row {
   uint32_t allocator; /* of the process, from 1 on: a process may have several */
   uint32_t known;     /* 1u << weir__page_count */
   uint64_t pool[2];   /* the id; {0, 0} for the default pool */
-  char name[32];      /* of the pool, its tag; "" if it has none */
+  char tag[64];       /* of the pool; "" if it has none */
   int64_t age_ms;     /* of the counts: how long before the copy was written they were read */
   uint64_t count[WEIR__PAGE_COUNT_COUNT];
 } weir__page_row;

@@ -142,6 +142,21 @@ TEST(rows_of_pools) {
   alloc_close();
 }
 
+TEST(tags_of_pools) {
+  weir_tag *tag;
+  alloc_open(NULL, 256 * MIB);
+  assert_ok(weir_tag_open(allocator, 0, "weights", &tag));
+  assert_ok(weir_tag_begin(tag));
+  void *p = get(3 * MIB, NULL);
+  assert_ok(weir_tag_end(tag));
+  const weir__page_row *rows = look();
+  assert_int_equal(seen.copy.row_count, 2);
+  assert_string_equal(rows[1].tag, "weights");
+  assert_int_equal(rows[1].count[WEIR__PAGE_ALLOCATED], 3 * MIB);
+  put(p);
+  alloc_close();
+}
+
 /* Those that have no row of their own are in one. */
 TEST(many_pools) {
   enum { POOLS = 3 * WEIR__PAGE_POOLS };
@@ -457,12 +472,12 @@ TEST(page_that_is_forged) {
   FORGED(device->sample_count = 1000);
   device->sample_count = 0;
   memset(device->name, 'x', sizeof device->name); /* texts end in any case */
-  memset(row->name, 'y', sizeof row->name);
+  memset(row->tag, 'y', sizeof row->tag);
   row->known = 0;
   reseal(slot);
   assert_int_equal(parse(bytes, size), WEIR__PAGE_ALIVE);
   assert_int_equal(strlen(seen.devices[0].name), sizeof device->name - 1);
-  assert_int_equal(strlen(seen.rows[0].name), sizeof row->name - 1);
+  assert_int_equal(strlen(seen.rows[0].tag), sizeof row->tag - 1);
   assert_int_equal(seen.rows[0].count[WEIR__PAGE_ALLOCATED], 0); /* not known */
   weir__ring_file_header *h = (weir__ring_file_header *)(void *)bytes;
   h->version++;

@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size) {
   weir__page_parse(data, size - 1, &view);
   uint64_t sum = 0;
   for (uint32_t i = 0; view.life == WEIR__PAGE_ALIVE && i < view.copy.row_count; i++)
-    sum += view.devices[view.rows[i].device].total + strlen(view.rows[i].name) + view.rows[i].count[0];
+    sum += view.devices[view.rows[i].device].total + strlen(view.rows[i].tag) + view.rows[i].count[0];
   if (sum == 1) /* so that the reads are not removed */
     abort();
   weir__page_view_clear(&view);

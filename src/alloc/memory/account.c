@@ -69,6 +69,12 @@ weir__account *weir__account_open(weir__accounts *tree, weir_pool_id id, struct 
   return account;
 }
 
+void weir__account_set_tag(weir__accounts *tree, weir__account *account, const char *tag) {
+  weir__lock_acquire(&tree->lock); /* of polls, which do not hold the heap's */
+  account->tag = tag;
+  weir__lock_release(&tree->lock);
+}
+
 static void delete (weir__accounts *tree, weir__account *account) {
   *place_of(tree, account->id) = account->same;
   weir__lock_acquire(&tree->lock);
@@ -395,7 +401,7 @@ size_t weir__accounts_poll(weir__accounts *tree, weir__account_levels *levels, s
   const weir__account *account = &tree->device;
   for (size_t i = 0; i < count; i++, account = account->next) {
     levels[i] = (weir__account_levels){.id = account->id,
-                                       .has_gone = account->parent && account != &tree->default_pool && !account->pool,
+                                       .tag = account->tag,
                                        .reserved = account->reserved[WEIR_STAT_ALL],
                                        .segments = account->segments[WEIR_STAT_ALL],
                                        .counted = account->published[WEIR_STAT_ALL].of,

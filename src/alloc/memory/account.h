@@ -65,6 +65,7 @@ struct weir__account {
   weir__account *same;                 /* the next pool whose id has the same hash */
   weir_pool_id id;                     /* of the pool; {0, 0} for the default pool and the device */
   struct weir__private_pool *pool;     /* NULL if it has gone, or is not private */
+  const char *tag;                     /* the name of the pool's tag, which lasts as long as the heap; NULL for none */
   weir_stat reserved[WEIR_STAT_KINDS]; /* bytes obtained from the driver: all, in small pools, in large ones */
   weir_stat segments[WEIR_STAT_KINDS]; /* obtained from the driver in one go */
   weir__counts published[WEIR_STAT_KINDS]; /* the counts, as of the last time that each arena published its own */
@@ -118,6 +119,9 @@ weir__account *weir__account_find(const weir__accounts *tree, weir_pool_id id);
 
 /* The same, opened if there is none: then all its statistics are zero. NULL without host memory. */
 weir__account *weir__account_open(weir__accounts *tree, weir_pool_id id, struct weir__private_pool *pool);
+
+/* Says under which tag the pool of an account was created; NULL for none. */
+void weir__account_set_tag(weir__accounts *tree, weir__account *account, const char *tag);
 
 /* The pool has gone. Its account is kept if it ever held memory. A program may create pools by the hundred thousand, so
  * only those of the last ones are. */
@@ -200,7 +204,7 @@ void weir__account_publish_unbiased(weir__accounts *tree);
 /* What a poll sees of an account. */
 typedef struct weir__account_levels {
   weir_pool_id id; /* {0, 0} for the device and for the default pool */
-  bool has_gone;   /* a private pool that does not exist any more */
+  const char *tag; /* of a pool; NULL if it has none. Valid as long as the heap */
   weir_stat reserved, segments;
   weir__amounts counted;
   uint64_t limit[WEIR__LIMITS];
