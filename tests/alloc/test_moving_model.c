@@ -315,7 +315,7 @@ static void op_settle(void) {
   used_count = 0;
   moves = true;
   configure("moving_pages:True,moving_pages_max_aliases:6");
-  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
+  assert_ok(weir_allocator_set_limit(allocator, 0, 2 * GIB));
   int64_t before = stats_of(0).moving_aliases;
   void *p[12] = {0};
   int count = 0;
@@ -365,7 +365,7 @@ static void step(void) {
 
 static void run(uint64_t seed, int steps) {
   soft_seed(seed);
-  alloc_open("moving_pages:True", GIB);
+  alloc_open("moving_pages:True", 2 * GIB);
   watch_driver();
   assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = follow_books)));
   limit = soft_random(2) ? 150 * MIB : 400 * MIB;

@@ -74,6 +74,27 @@ TEST(pool_does_not_take_busy_pages) {
   alloc_close();
 }
 
+/* A free range of a pool whose pages serve another request is no memory. */
+TEST(text_counts_no_memory_twice) {
+  alloc_open("moving_pages:True", GIB);
+  create(1);
+  begin();
+  holes h = make_holes(NULL);
+  void *p = get(80 * MIB, NULL); /* in the pages of both holes */
+  assert_int_equal(reserved(), 84 * (int64_t)MIB);
+  end();
+  void *q = NULL;
+  assert_int_equal(weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_non_null(strstr(weir_last_error(), "Of the allocated memory 84.00 MiB is allocated by Weir, and 0 bytes is"));
+  begin();
+  put(p);
+  end();
+  end_holes(&h);
+  release();
+  release();
+  alloc_close();
+}
+
 TEST(pool_that_moves) {
   static const char *const confs[] = {"moving_pages:True", ""};
   for (int i = 0; i < 2; i++) {

@@ -27,17 +27,6 @@ weir_status weir_last_shortage(weir_shortage *shortage) {
   return WEIR_OK;
 }
 
-static uint64_t free_bytes_of(const weir__pool *pool) {
-  uint64_t bytes = 0;
-  for (weir__arena *arena = weir__arena_first(pool); arena; arena = weir__arena_after(arena)) {
-    weir__arena_lock(arena);
-    for (weir__block *b = weir__index_first(&arena->free); b; b = weir__index_next(&arena->free, b))
-      bytes += weir__block_bytes(b);
-    weir__arena_unlock(arena);
-  }
-  return bytes;
-}
-
 /* This process first, then the largest ones. */
 static int by_importance(const void *a, const void *b) {
   const weir__nvml_process *x = a, *y = b;
@@ -160,9 +149,13 @@ static weir_shortage measure(weir__heap *heap, weir_cu_stream stream, uint64_t r
   of.limit = heap->accounts.device.limit[WEIR__LIMIT_HARD];
   if (of.limit == UINT64_MAX)
     of.limit = of.total;
-  for (weir__private_pool *p = heap->private_pools; p; p = p->next)
-    of.free_in_private_pools += free_bytes_of(&p->small) + free_bytes_of(&p->large);
   weir__accounts_read(&heap->accounts, &stats);
+  for (weir__private_pool *p = heap->private_pools; p; p = p->next) {
+    weir__glance pool = weir__account_glance(&heap->accounts, p->small.account);
+    const weir__amounts *used = &pool.counted[WEIR_STAT_ALL].of;
+    of.free_in_private_pools +=
+        (uint64_t)(pool.reserved[WEIR_STAT_ALL].current - used->allocated_bytes - used->waiting_bytes);
+  }
   of.allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].current;
   return of;
 }
