@@ -48,12 +48,12 @@ static bool read_settings(copy *c, const weir_allocator *allocator) {
 
 /* ---- With the locks of all arenas ---- */
 
-static weir__ring_file_block block_of(const copy *c, const weir__arena *arena, const weir__piece *piece) {
+static weir__ring_file_block block_of(const weir__arena *arena, const weir__piece *piece) {
   const weir__block *b = piece->block;
   weir__ring_file_block to = {.units = b->units ? (uint32_t)(piece->bytes / WEIR__UNIT) : 0, .rest = piece->state};
   if (weir__block_is_active(b)) {
     to.rest |= b->requested << 2;
-    to.extra = weir__writer_stack(c->history, arena->writer, b->address);
+    to.extra = weir__writer_stack(arena->writer, b->address);
   } else if (piece->state == WEIR__FREE) {
     uint32_t now = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
     to.extra = b->has_age ? now - weir__block_cold_of(b)->idle_since : now;
@@ -78,7 +78,7 @@ static void copy_segment(copy *c, const weir__segment *segment, weir__ring_file_
   for (weir__piece piece = {0}; weir__next_piece(segment, &piece); count++) {
     if (piece.state != WEIR__UNMAPPED) /* behind the last page there is only address space */
       last = count + 1;
-    weir__ring_file_block made = block_of(c, arena, &piece);
+    weir__ring_file_block made = block_of(arena, &piece);
     if (c->block_count + count < room)
       memcpy(blocks + (c->block_count + count) * sizeof made, &made, sizeof made);
   }

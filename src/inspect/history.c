@@ -110,17 +110,17 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
   if (history) {
     weir__entry *events;
     size_t kept;
-    if (!weir__recorder_read(history, device, &events, &kept, &now.dropped))
+    if (!weir__ring_read(&history->devices[device].ring, UINT64_MAX, &events, &kept, &now.dropped))
       return no_memory(__func__);
     free(events);
     now.kept = kept;
-    now.lost = atomic_load(&history->lost) + atomic_load(&weir__stacks.lost) + atomic_load(&weir__texts.lost);
+    now.lost = atomic_load(&history->rings.lost) + atomic_load(&weir__stacks.lost) + atomic_load(&weir__texts.lost);
     weir__mutex_lock(&history->lock);
     now.mode = (weir_history_mode)atomic_load(&history->mode);
-    now.context = (weir_history_context)weir__recorder_rules(history).context;
+    now.context = (weir_history_context)weir__rings_rules(&history->rings).context;
     now.stacks = (weir_history_stacks)atomic_load(&history->stacks);
     now.max_entries = history->limit;
-    now.skip = weir__recorder_rules(history).skip;
+    now.skip = weir__rings_rules(&history->rings).skip;
     now.annotations = history->annotation_count;
     now.annotations_dropped = history->annotations_dropped;
     weir__mutex_unlock(&history->lock);

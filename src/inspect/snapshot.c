@@ -419,7 +419,7 @@ static uint32_t live_block_stack(void *context, int device, uint64_t address) {
   const live_source *live = context;
   (void)device;
   const weir__arena *arena = weir__arena_of(live->allocator, address);
-  return arena && arena->writer ? weir__writer_stack(live->history, arena->writer, address) : 0;
+  return arena ? weir__writer_stack(arena->writer, address) : 0;
 }
 
 static uint32_t live_segment_stack(void *context, const weir__segment *segment) {
@@ -439,7 +439,7 @@ static weir_status live_events(void *context, int device, weir__entry **events, 
   const live_source *live = context;
   weir__entry *all;
   size_t read;
-  if (!weir__recorder_read_until(live->history, device, live->cuts[device], &all, &read, dropped))
+  if (!weir__ring_read(&live->history->devices[device].ring, live->cuts[device], &all, &read, dropped))
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "weir_snapshot_take: out of host memory for the events");
   weir__clock_line line = weir__clock_line_now();
   for (size_t i = 0; i < read; i++)
@@ -514,7 +514,8 @@ weir_status weir_snapshot_take(weir_allocator *allocator, const weir_snapshot_op
   const weir__history_source source = {.context = &live,
                                        .block_stack = live_block_stack,
                                        .segment_stack = live_segment_stack,
-                                       .only_active = weir__recorder_rules(live.history).context == WEIR_CONTEXT_STATE,
+                                       .only_active =
+                                           weir__rings_rules(&live.history->rings).context == WEIR_CONTEXT_STATE,
                                        .cut = live_cut,
                                        .events = live_events,
                                        .frames = live_frames,

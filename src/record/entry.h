@@ -4,6 +4,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "weir/alloc.h"
@@ -26,7 +27,7 @@ typedef struct weir__entry {
   uint64_t stream;
   uint64_t time;    /* ticks of base/clock.h */
   uint32_t stack;   /* record/stacks.h; 0 if there is none */
-  uint32_t pool;    /* weir__pool_of_number of record/recorder.h; 0 stands for {0, 0} */
+  uint32_t pool;    /* weir__pool_of_number; 0 stands for {0, 0} */
   uint32_t context; /* weir__context_of_number; 0 if there is none */
   uint8_t action;   /* weir_trace_action, or one of the above */
   uint8_t device;
@@ -71,3 +72,49 @@ static inline const char *weir__reason_name(weir__reason reason) {
   static const char *const names[WEIR__REASONS] = {NULL, "request", "limit", "collection", "program", "maintenance"};
   return reason < WEIR__REASONS ? names[reason] : NULL;
 }
+
+/* ---- What numbers in entries stand for ---- */
+
+typedef struct weir__entry_context {
+  uint32_t phase, compile, metadata; /* texts */
+} weir__entry_context;
+
+/* A pool whose id has one small number and a 0 is stored directly, with a bit that tells which of the two it is. Other
+ * ids are interned. */
+enum { WEIR__POOL_DIRECT = 1 << 29 };
+#define WEIR__POOL_FIRST (1u << 30)
+#define WEIR__POOL_SECOND (1u << 29)
+
+uint32_t weir__pool_number(weir_pool_id id);
+weir_pool_id weir__pool_of_number(uint32_t number);
+
+/* Whether a pool's number contains its id, which is written to *id then. */
+bool weir__pool_is_direct(uint32_t number, weir_pool_id *id);
+
+uint32_t weir__context_number(weir__entry_context context);
+weir__entry_context weir__context_of_number(uint32_t number);
+
+/* The same from the interned bytes, for a reader of a file. false if the bytes are something else. */
+bool weir__pool_of_bytes(const void *bytes, size_t length, weir_pool_id *id);
+bool weir__context_of_bytes(const void *bytes, size_t length, weir__entry_context *context);
+
+/* An annotation: key, value, key, value ..., each with its NUL. */
+uint32_t weir__pairs_number(const char *texts, size_t bytes, uint32_t count);
+bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, size_t *count);
+
+/* Work that a device has executed. */
+typedef struct weir__recorded_work {
+  const char *name, *kind;
+  int device;
+  uint64_t stream, bytes;
+  int64_t start_ns; /* Unix time */
+  uint64_t duration_ns;
+} weir__recorded_work;
+
+/* The value of "stage" in annotations that are work. Their other keys are kind, stream, start_ns, duration_ns and
+ * bytes. In ring files, an entry WEIR__ACTION_PAIRS of work has the numbers, and its pairs are the texts: address is
+ * start_ns, and stack and pool are the lower and upper half of duration_ns. */
+#define WEIR__STAGE_WORK "WORK"
+
+/* The same of what the guard has found (inspect/guard.c). */
+#define WEIR__STAGE_GUARD "GUARD"

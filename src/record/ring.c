@@ -5,8 +5,9 @@
 
 #include "base/clock.h"
 #include "record/ring_file.h"
+#include "weir/history.h"
 
-static void append(weir__chunk_list *list, weir__chunk *chunk) {
+static void append_chunk(weir__chunk_list *list, weir__chunk *chunk) {
   chunk->next = NULL;
   chunk->previous = list->last;
   *(list->last ? &list->last->next : &list->first) = chunk;
@@ -18,9 +19,14 @@ static void unlink_chunk(weir__chunk_list *list, weir__chunk *chunk) {
   *(chunk->next ? &chunk->next->previous : &list->last) = chunk->previous;
 }
 
+/* Whether a chunk is one of the file that belongs to the parent of a fork. */
+static bool has_left(const weir__ring *ring, const weir__chunk *chunk) {
+  return (uintptr_t)chunk >= ring->left && (uintptr_t)chunk < ring->left_end;
+}
+
 static unsigned count_of(const weir__chunk *chunk) { return atomic_load_explicit(&chunk->count, memory_order_acquire); }
 
-/* ---- With the lock held ---- */
+/* ---- Chunks. The ring's lock is held ---- */
 
 static weir__chunk *chunk_new(weir__ring *ring) {
   weir__chunk *chunk = ring->idle;
@@ -80,16 +86,18 @@ static bool has_too_many(const weir__ring *ring) {
 static void finish(weir__ring *ring, weir__chunk *chunk) {
   unlink_chunk(&ring->writing, chunk);
   ring->writing_count--;
-  append(&ring->done, chunk);
+  append_chunk(&ring->done, chunk);
   unsigned count = count_of(chunk);
   ring->done_entries += count;
   chunk->begin = count ? chunk->entries[0].time : 0;
   chunk->end = count ? chunk->entries[count - 1].time : 0;
 }
 
-weir__chunk *weir__ring_next(weir__ring *ring, weir__chunk *full) {
+/* Exchanges a full chunk, or NULL, for one to write, which may contain entries of an earlier writer. NULL if the host
+ * has no memory, or the file has no chunk left. */
+static weir__chunk *next_chunk(weir__ring *ring, weir__chunk *full) {
   weir__lock_acquire(&ring->lock);
-  if (full && !weir__ring_has_left(ring, full))
+  if (full && !has_left(ring, full))
     finish(ring, full);
   while (has_too_many(ring))
     drop_oldest(ring);
@@ -114,7 +122,7 @@ weir__chunk *weir__ring_next(weir__ring *ring, weir__chunk *full) {
                             ring->limit / WEIR__CHUNK_ENTRIES + ring->writing_count + 1);
     else
       atomic_store_explicit(&chunk->count, 0, memory_order_relaxed);
-    append(&ring->writing, chunk);
+    append_chunk(&ring->writing, chunk);
     ring->writing_count++;
     for (int i = 0; i < 12; i++)
       __builtin_prefetch(&chunk->entries[i], 1);
@@ -123,9 +131,10 @@ weir__chunk *weir__ring_next(weir__ring *ring, weir__chunk *full) {
   return chunk;
 }
 
-void weir__ring_close(weir__ring *ring, weir__chunk *chunk) {
+/* A writer gives its chunk back. */
+static void close_chunk(weir__ring *ring, weir__chunk *chunk) {
   weir__lock_acquire(&ring->lock);
-  if (!weir__ring_has_left(ring, chunk)) {
+  if (!has_left(ring, chunk)) {
     if (count_of(chunk) == WEIR__CHUNK_ENTRIES)
       finish(ring, chunk);
     else {
@@ -172,7 +181,171 @@ void weir__ring_end(weir__ring *ring) {
 
 void weir__ring_leave_file(weir__ring *ring) {
   uintptr_t begin = (uintptr_t)ring->file->map;
+  uint32_t metadata = atomic_load(&ring->metadata);
   *ring = (weir__ring){.limit = ring->limit, .left = begin, .left_end = begin + ring->file->bytes};
+  atomic_store(&ring->metadata, metadata);
+}
+
+/* ---- Writers: stacks of blocks ---- */
+
+typedef struct stack_entry {
+  uint64_t address;
+  uint32_t stack;
+} stack_entry;
+
+static void put_stack(weir__hash_map *stacks, uint64_t address, uint32_t stack) {
+  stack_entry *entry = weir__hash_map_put(stacks, sizeof *entry, address);
+  if (entry)
+    entry->stack = stack;
+}
+
+static uint32_t find_stack(const weir__hash_map *stacks, uint64_t address) {
+  const stack_entry *entry = weir__hash_map_find(stacks, sizeof *entry, address);
+  return entry ? entry->stack : 0;
+}
+
+static uint32_t take_stack(weir__hash_map *stacks, uint64_t address) {
+  stack_entry *entry = weir__hash_map_find(stacks, sizeof *entry, address);
+  uint32_t stack = entry ? entry->stack : 0;
+  if (entry)
+    weir__hash_map_remove(stacks, sizeof *entry, entry);
+  return stack;
+}
+
+/* ---- Writers ---- */
+
+weir__writer *weir__writer_new(weir__rings *rings, weir__ring *ring, int device, weir_pool_id pool, uint64_t stream) {
+  weir__writer *writer = calloc(1, sizeof *writer);
+  if (writer)
+    *writer = (weir__writer){.rings = rings,
+                             .ring = ring,
+                             .rules = WEIR__NO_RULES,
+                             .device = device,
+                             .pool = weir__pool_number(pool),
+                             .stream = stream};
+  return writer;
+}
+
+void weir__writer_end(weir__writer *writer) {
+  if (writer->chunk)
+    close_chunk(writer->ring, writer->chunk);
+  weir__hash_map_clear(&writer->stacks);
+}
+
+void weir__writer_delete(weir__writer *writer) {
+  if (!writer)
+    return;
+  weir__writer_end(writer);
+  free(writer);
+}
+
+/* What all entries of one moment have in common. */
+typedef struct moment {
+  uint64_t time;
+  uint32_t context;
+  weir__rules rules;
+  const weir__recorded_work *work; /* of the entry; NULL for other entries */
+} moment;
+
+static inline moment begin(weir__writer *writer, uint64_t ticks) {
+  if (!weir__this_thread.thread)
+    weir__this_thread_number();
+  moment moment = {.rules = weir__rings_rules(writer->rings), .time = weir__writer_time(writer, ticks)};
+  if (writer->generation != moment.rules.generation) {
+    weir__hash_map_clear(&writer->stacks); /* of a recording that is over */
+    writer->generation = moment.rules.generation;
+  }
+  writer->rules = WEIR__NO_RULES;
+  uint32_t metadata = atomic_load_explicit(&writer->ring->metadata, memory_order_relaxed);
+  uint32_t phase = weir__phase_here();
+  if (weir__this_thread.texts | metadata | phase)
+    moment.context = weir__context_here(phase, metadata);
+  return moment;
+}
+
+static void append(weir__writer *writer, const moment *moment, unsigned action, uint64_t address, uint64_t bytes,
+                   uint32_t stack) {
+  bool has_missed = weir__this_thread.has_missed && (action == WEIR_TRACE_ALLOC || action == WEIR_TRACE_OOM);
+  if (has_missed)
+    weir__this_thread.has_missed = false;
+  if (moment->rules.skip >> action & 1)
+    return;
+  weir__ring *ring = writer->ring;
+  weir__chunk *chunk = writer->chunk;
+  if (chunk && has_left(ring, chunk))
+    chunk = NULL;
+  unsigned count = chunk ? atomic_load_explicit(&chunk->count, memory_order_relaxed) : WEIR__CHUNK_ENTRIES;
+  if (count == WEIR__CHUNK_ENTRIES) {
+    writer->chunk = chunk = next_chunk(ring, chunk);
+    if (!chunk) {
+      atomic_fetch_add_explicit(&writer->rings->lost, 1, memory_order_relaxed);
+      return;
+    }
+    count = atomic_load_explicit(&chunk->count, memory_order_relaxed);
+  }
+  if (moment->rules.context < WEIR_CONTEXT_ALLOC)
+    stack = 0;
+  if (ring->file)
+    weir__ring_file_need(ring->file, stack, moment->context, writer->pool < WEIR__POOL_DIRECT ? writer->pool : 0);
+  weir__entry_fill(&chunk->entries[count], writer, action, address, bytes, moment->time, stack, moment->context);
+  if (moment->work) {
+    weir__entry *entry = &chunk->entries[count];
+    entry->stream = moment->work->stream;
+    entry->stack = (uint32_t)moment->work->duration_ns;
+    entry->pool = (uint32_t)(moment->work->duration_ns >> 32);
+  }
+  bool is_of_segment = action >= WEIR_TRACE_SEGMENT_ALLOC && action <= WEIR_TRACE_SEGMENT_UNMAP;
+  unsigned reason = is_of_segment                                ? weir__this_thread.reason
+                    : has_missed || action == WEIR__ACTION_TAKEN ? WEIR__REASON_REQUEST
+                                                                 : WEIR__REASON_UNKNOWN;
+  chunk->entries[count].thread |= (uint16_t)(reason << WEIR__ENTRY_REASON_SHIFT);
+  if (action == WEIR_TRACE_ALLOC && weir__this_thread.phase & WEIR__PHASE_FRESH) {
+    chunk->entries[count].thread |= WEIR__ENTRY_PHASE_BEGINS;
+    weir__this_thread.phase &= ~WEIR__PHASE_FRESH;
+  }
+  atomic_store_explicit(&chunk->count, count + 1, memory_order_release); /* counted entries are complete */
+  if (!moment->rules.skip && !moment->rules.context && !moment->rules.has_texts && !writer->stacks.count)
+    writer->rules = moment->rules.word;
+}
+
+void weir__writer_write_at(weir__writer *writer, unsigned action, uint64_t address, uint64_t bytes, uint32_t stack,
+                           uint64_t ticks) {
+  moment moment = begin(writer, ticks);
+  if (action == WEIR_TRACE_ALLOC && stack)
+    put_stack(&writer->stacks, address, stack);
+  else if (action == WEIR_TRACE_FREE_REQUESTED && !stack)
+    stack = find_stack(&writer->stacks, address);
+  else if (action == WEIR_TRACE_FREE_COMPLETED) {
+    uint32_t of_alloc = take_stack(&writer->stacks, address);
+    stack = stack ? stack : of_alloc;
+  }
+  append(writer, &moment, action, address, bytes, stack);
+}
+
+void weir__writer_write(weir__writer *writer, unsigned action, uint64_t address, uint64_t bytes, uint32_t stack) {
+  weir__writer_write_at(writer, action, address, bytes, stack, weir__clock_ticks());
+}
+
+void weir__writer_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack, uint64_t ticks) {
+  moment moment = begin(writer, ticks);
+  uint32_t of_alloc = take_stack(&writer->stacks, address);
+  stack = stack ? stack : of_alloc;
+  append(writer, &moment, WEIR_TRACE_FREE_REQUESTED, address, bytes, stack);
+  append(writer, &moment, WEIR_TRACE_FREE_COMPLETED, address, bytes, stack);
+}
+
+void weir__writer_mark(weir__writer *writer, unsigned action, uint64_t address, uint64_t bytes, uint32_t stack,
+                       uint32_t context, const weir__recorded_work *work) {
+  moment moment = begin(writer, weir__clock_ticks());
+  moment.context = context ? context : moment.context;
+  moment.work = work;
+  append(writer, &moment, action, address, bytes, stack);
+}
+
+uint32_t weir__writer_stack(const weir__writer *writer, uint64_t address) {
+  if (!writer || writer->generation != weir__rings_rules(writer->rings).generation)
+    return 0;
+  return find_stack(&writer->stacks, address);
 }
 
 /* ---- Reading ---- */

@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -38,3 +39,21 @@ typedef struct weir__this_thread {
 /* Hidden and initial-exec: no call is needed to find it. */
 extern _Thread_local weir__this_thread_state weir__this_thread
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+/* Gives the thread its number in entries. */
+void weir__this_thread_number(void);
+
+/* The phase of threads whose language has no frames (weir_history_share_phase). */
+extern _Atomic uint32_t weir__shared_phase __attribute__((visibility("hidden")));
+
+/* The calling thread's phase. A thread whose language has no frames takes the shared phase instead. */
+static inline uint32_t weir__phase_here(void) {
+  uint32_t phase = weir__this_thread.phase & ~WEIR__PHASE_FRESH;
+  return phase || !weir__this_thread.lacks_frames ? phase
+                                                  : atomic_load_explicit(&weir__shared_phase, memory_order_relaxed);
+}
+
+static inline uint32_t weir__compile_here(void) { return weir__this_thread.compile & ~WEIR__COMPILE_HAS_METADATA; }
+
+/* The number of a context with this phase, the thread's compile context, and its metadata, or else those given. */
+uint32_t weir__context_here(uint32_t phase, uint32_t metadata);

@@ -32,7 +32,8 @@ static uint64_t dropped;
 static inline void read_events(int device) {
   free(events);
   events = NULL;
-  assert_true(weir__recorder_read(atomic_load(&allocator->history), device, &events, &event_count, &dropped));
+  assert_true(weir__ring_read(&atomic_load(&allocator->history)->devices[device].ring, UINT64_MAX, &events,
+                              &event_count, &dropped));
   for (size_t i = 1; i < event_count; i++)
     assert_true(events[i - 1].time <= events[i].time);
 }
@@ -116,7 +117,7 @@ static inline void empty_in(const char *function) {
 /* The function that allocated a block in use. */
 static inline const char *block_name(const void *p) {
   weir__arena *arena = segment_at(p)->arena;
-  return name_of(weir__writer_stack(atomic_load(&allocator->history), arena->writer, (uint64_t)p));
+  return name_of(weir__writer_stack(arena->writer, (uint64_t)p));
 }
 
 static inline int history_teardown(void **state) {

@@ -65,7 +65,8 @@ static void read_and_check(bool is_whole) {
   weir__entry *events;
   size_t count;
   uint64_t dropped;
-  assert_true(weir__recorder_read(atomic_load(&allocator->history), 0, &events, &count, &dropped));
+  assert_true(
+      weir__ring_read(&atomic_load(&allocator->history)->devices[0].ring, UINT64_MAX, &events, &count, &dropped));
   assert_true(count <= LIMIT);
   check_events(events, count, is_whole);
   free(events);

@@ -367,7 +367,8 @@ TEST(full) {
   weir__entry *events;
   size_t count;
   uint64_t dropped;
-  assert_true(weir__recorder_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
+  assert_true(
+      weir__ring_read(&atomic_load(&recorded->history)->devices[0].ring, UINT64_MAX, &events, &count, &dropped));
   assert_in_range(count, capacity - 2 * WEIR__CHUNK_ENTRIES, capacity);
   assert_int_equal(count + dropped, 3 * capacity + 1);
   /* The recording read from the file begins with a checkpoint. */
@@ -398,12 +399,12 @@ TEST(one_chunk) {
   weir_history_options_init(&options);
   options.context = WEIR_CONTEXT_NONE;
   weir__recorder_set(history, &options);
-  weir__writer *writer = weir__writer_new(history, 0, (weir_pool_id){0, 0}, 0);
-  weir__writer *other = weir__writer_new(history, 0, (weir_pool_id){0, 0}, 8);
+  weir__writer *writer = weir__recorder_writer(history, 0, (weir_pool_id){0, 0}, 0);
+  weir__writer *other = weir__recorder_writer(history, 0, (weir_pool_id){0, 0}, 8);
   for (uint64_t i = 1; i <= 1000; i++)
-    weir__recorder_write(writer, WEIR_TRACE_ALLOC, 512 * i, i, 0);
-  weir__recorder_write(other, WEIR_TRACE_ALLOC, 512, 1, 0);
-  assert_int_equal(atomic_load(&history->lost), 1);
+    weir__writer_write(writer, WEIR_TRACE_ALLOC, 512 * i, i, 0);
+  weir__writer_write(other, WEIR_TRACE_ALLOC, 512, 1, 0);
+  assert_int_equal(atomic_load(&history->rings.lost), 1);
   assert_int_equal(atomic_load(&file->header->lost), 1);
   weir__recording *s = load_recording(path);
   assert_int_equal(s->event_count, 1000 % WEIR__CHUNK_ENTRIES);

@@ -182,7 +182,8 @@ TEST(ring_of_one) {
     weir__entry *events;
     size_t count;
     uint64_t dropped;
-    assert_true(weir__recorder_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
+    assert_true(
+        weir__ring_read(&atomic_load(&recorded->history)->devices[0].ring, UINT64_MAX, &events, &count, &dropped));
     assert_int_equal(count, 1);
     assert_int_equal(events[0].action, WEIR_TRACE_ALLOC);
     assert_int_equal(events[0].bytes, 512 * i);
@@ -213,7 +214,8 @@ TEST(wrapped) {
   weir__entry *events;
   size_t count;
   uint64_t dropped;
-  assert_true(weir__recorder_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
+  assert_true(
+      weir__ring_read(&atomic_load(&recorded->history)->devices[0].ring, UINT64_MAX, &events, &count, &dropped));
   free(events);
   /* Entries that the checkpoint covers are left out too, and older ones in a chunk that is still being written. */
   uint64_t left_away = dropped + count - s->event_count;

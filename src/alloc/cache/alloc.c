@@ -548,7 +548,7 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
   }
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   if (block)
-    weir__recorder_write_at(arena->writer, WEIR_TRACE_ALLOC, block->address, bytes, stack, ticks);
+    weir__writer_write_at(arena->writer, WEIR_TRACE_ALLOC, block->address, bytes, stack, ticks);
   weir__biased_release(&arena->lock);
   if (!block) {
     weir__op op;
@@ -574,7 +574,7 @@ static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, we
   }
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   if (block)
-    weir__recorder_alloc(arena->writer, block->address, bytes, ticks);
+    weir__writer_alloc(arena->writer, block->address, bytes, ticks);
   weir__biased_release(&arena->lock);
   if (!block)
     return alloc_miss(heap, arena, settings, size, bytes, pointer);
@@ -601,7 +601,7 @@ static __attribute__((noinline)) weir_status alloc_by_reason(weir__heap *heap, w
 /* Records the free of a block. The arena's lock is held. */
 static inline void free_recorded(weir__arena *arena, weir__block *block, weir__live_place place) {
   WEIR__PROBE_FREE(block->address, arena->pool->heap->device, block->requested, arena->stream);
-  weir__recorder_freed(arena->writer, block->address, block->requested, weir__clock_ticks());
+  weir__writer_freed(arena->writer, block->address, block->requested, weir__clock_ticks());
   free_in(arena, block, place);
 }
 

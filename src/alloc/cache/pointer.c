@@ -91,7 +91,6 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
   const weir__block *block = weir__block_lock(allocator, (uint64_t)pointer, &arena);
   if (!block)
     return weir__no_block(__func__, (uint64_t)pointer);
-  const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   weir_pointer_info known = {.size = info->size,
                              .device = arena->pool->heap->device,
                              .stream = arena->stream,
@@ -101,8 +100,7 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
                              .is_expandable = block->paged};
   if (arena->pool->owner)
     known.pool = arena->pool->owner->id;
-  if (history && arena->writer)
-    known.stack = weir__writer_stack(history, arena->writer, block->address);
+  known.stack = weir__writer_stack(arena->writer, block->address);
   weir__arena_unlock(arena);
   weir__copy_sized(info, info->size, &known, sizeof known);
   return WEIR_OK;

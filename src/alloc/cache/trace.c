@@ -102,10 +102,10 @@ static inline bool has_listeners(const weir_allocator *allocator) {
 
 weir__writer *weir__arena_new_writer(weir__arena *arena, weir__recorder *history) {
   const weir__private_pool *owner = arena->pool->owner;
-  arena->writer = weir__writer_new(history, arena->pool->heap->device, owner ? owner->id : (weir_pool_id){0, 0},
-                                   (uint64_t)(uintptr_t)arena->stream);
+  arena->writer = weir__recorder_writer(history, arena->pool->heap->device, owner ? owner->id : (weir_pool_id){0, 0},
+                                        (uint64_t)(uintptr_t)arena->stream);
   if (!arena->writer)
-    atomic_fetch_add_explicit(&history->lost, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&history->rings.lost, 1, memory_order_relaxed);
   return arena->writer;
 }
 
@@ -120,7 +120,7 @@ void weir__trace_arena(weir__arena *arena, weir_trace_action action, uint64_t ad
   weir__writer *writer = writer_of(arena);
   uint32_t op_stack = weir__op_stack();
   if (writer)
-    weir__recorder_write(writer, action, address, bytes, op_stack ? op_stack : stack);
+    weir__writer_write(writer, action, address, bytes, op_stack ? op_stack : stack);
   if (has_listeners(allocator))
     report(arena, action, address, bytes);
 }
@@ -129,7 +129,7 @@ void weir__trace_freed(weir__arena *arena, const weir__block *block) {
   weir_allocator *allocator = arena->pool->heap->allocator;
   weir__writer *writer = writer_of(arena);
   if (writer)
-    weir__recorder_write_freed(writer, block->address, block->requested, weir__op_stack(), weir__clock_ticks());
+    weir__writer_write_freed(writer, block->address, block->requested, weir__op_stack(), weir__clock_ticks());
   if (has_listeners(allocator)) {
     report(arena, WEIR_TRACE_FREE_REQUESTED, block->address, block->requested);
     report(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested);
@@ -142,7 +142,7 @@ void weir__update_tracing(weir_allocator *allocator) {
   weir__lock_acquire(&allocator->witness_lock);
   const weir__recorder *history = atomic_load(&allocator->history);
   bool recorded = history && weir__recorder_is_on(history);
-  unsigned context = recorded ? weir__recorder_rules(history).context : WEIR_CONTEXT_NONE;
+  unsigned context = recorded ? weir__rings_rules(&history->rings).context : WEIR_CONTEXT_NONE;
   bool observed = (atomic_load(&allocator->witness) && !atomic_load(&allocator->witnesses_segments)) ||
                   atomic_load(&allocator->trackers) || context == WEIR_CONTEXT_ALL;
   for (int i = 0; i < allocator->heap_count; i++) {
@@ -184,5 +184,5 @@ void weir__trace_limit(const weir__heap *heap) {
 void weir__trace_taken(weir__arena *arena, const weir__block *block) {
   weir__writer *writer = file_of(arena->pool->heap->allocator) ? writer_of(arena) : NULL;
   if (writer)
-    weir__recorder_write(writer, WEIR__ACTION_TAKEN, block->address, weir__block_bytes(block), 0);
+    weir__writer_write(writer, WEIR__ACTION_TAKEN, block->address, weir__block_bytes(block), 0);
 }

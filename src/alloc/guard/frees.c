@@ -43,7 +43,8 @@ static bool find_past_block(weir_allocator *allocator, int device, uint64_t addr
   size_t count = 0;
   uint64_t dropped;
   bool is_found = false;
-  if (!history || device >= history->device_count || !weir__recorder_read(history, device, &entries, &count, &dropped))
+  if (!history || device >= history->device_count ||
+      !weir__ring_read(&history->devices[device].ring, UINT64_MAX, &entries, &count, &dropped))
     return false;
   for (size_t i = count; i-- && !is_found;)
     if (entries[i].action == WEIR_TRACE_ALLOC && address - entries[i].address < entries[i].bytes) {

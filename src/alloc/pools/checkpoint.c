@@ -270,7 +270,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   weir__op_begin(&op, allocator, WEIR_CONTEXT_STATE);
   /* Frees get a stack only if the recorder keeps stacks of frees. */
   const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  bool frees_have_stacks = history && weir__recorder_rules(history).context >= WEIR_CONTEXT_ALL;
+  bool frees_have_stacks = history && weir__rings_rules(&history->rings).context >= WEIR_CONTEXT_ALL;
   const uint32_t stack = op.stack, stack_of_frees = frees_have_stacks ? stack : 0;
   weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, checkpoint->id);

@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "offline/read/byte_reader.h"
 #include "offline/read/ring_reader.h"
-#include "record/recorder.h"
+#include "record/entry.h"
 #include "record/state.h"
 
 /* Whether a file begins as the pickle of a dict: with the number of its protocol or, in protocols 0 and 1, with the

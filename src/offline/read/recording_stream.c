@@ -11,7 +11,7 @@
 #include "base/system.h"
 #include "offline/read/byte_reader.h"
 #include "offline/read/ring_reader.h"
-#include "record/recorder.h"
+#include "record/entry.h"
 
 enum { BUFFER = 1 << 20, AHEAD = 128 };
 

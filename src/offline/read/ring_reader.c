@@ -14,8 +14,8 @@
 #include "offline/read/ring_areas.h"
 #include "offline/read/ring_state.h"
 #include "offline/read/ring_v3.h"
+#include "record/entry.h"
 #include "record/operations.h"
-#include "record/recorder.h"
 #include "record/ring_file.h"
 #include "record/stacks.h"
 
@@ -741,7 +741,7 @@ static weir_status add_number(loader *l, const char *key, uint64_t number) {
   return add_pair(l, key, text);
 }
 
-/* The numbers of work are in the entry: see record/recorder.h. */
+/* The numbers of work are in the entry: see record/entry.h. */
 static weir_status add_work_numbers(loader *l, const weir__entry *e) {
   TRY(add_number(l, "stream", e->stream));
   TRY(add_number(l, "start_ns", e->address));

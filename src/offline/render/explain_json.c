@@ -5,7 +5,7 @@
 #include "offline/analyse/describe.h"
 #include "offline/analyse/moment.h"
 #include "offline/render/parts_json.h"
-#include "record/recorder.h"
+#include "record/entry.h"
 
 typedef struct report {
   weir__sink *sink;
