@@ -2,7 +2,6 @@
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/move.h"
-#include "alloc/cache/segment.h"
 
 /* ---- The decision ---- */
 
@@ -41,19 +40,6 @@ weir__growth_kind weir__growth_of_options(const weir__heap *heap, const weir_poo
     return heap->pages.granularity ? WEIR__GROWTH_EXPANDABLE : WEIR__GROWTH_FIXED;
   bool can_move = heap->pages.granularity && heap->capability >= weir__settings_of(heap)->moving_pages_min_capability;
   return options->moving_pages && can_move ? WEIR__GROWTH_MOVING : WEIR__GROWTH_BY_SETTINGS;
-}
-
-weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
-                             uint64_t segment_bytes) {
-  weir__growth_kind growth = weir__growth_of(settings, arena->pool);
-  heap->pages.failure = WEIR_CU_SUCCESS;
-  heap->refused_by = NULL;
-  if (growth == WEIR__GROWTH_MOVING)
-    return weir__move_pages(heap, arena, settings, bytes); /* checks the limit itself */
-  if (weir__over_limit(heap, arena, segment_bytes))
-    return NULL;
-  return growth == WEIR__GROWTH_EXPANDABLE ? weir__grow_expandable(heap, arena, settings, bytes)
-                                           : weir__grow_fixed(heap, arena, settings, segment_bytes);
 }
 
 /* ---- Placement ---- */

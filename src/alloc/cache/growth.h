@@ -39,12 +39,6 @@ void weir__growth_fit(const weir_allocator *allocator, weir__settings *settings)
 weir__growth_kind weir__growth_of_options(const weir__heap *heap, const weir_pool_options *options,
                                           const weir_tag *tag);
 
-/* A new block of at least `bytes`, outside of the index and held so that its neighbours do not merge it. NULL if the
- * limit is reached, the driver is out of memory, or another call failed (heap->pages.failure). The heap's lock is held,
- * and no arena's. */
-weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
-                             uint64_t segment_bytes);
-
 /* ---- What follows from it for segments and blocks ---- */
 
 /* Whether a segment is a reservation into which pages are mapped. */

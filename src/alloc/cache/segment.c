@@ -151,7 +151,7 @@ static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t bas
   return gone;
 }
 
-weir__block *weir__grow_fixed(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   weir_cu_deviceptr base = 0;
   weir__account_promise(&arena->account.account, (int64_t)bytes);
   if (settings->release_lock_on_malloc)
@@ -557,8 +557,8 @@ void weir__uncover(weir__heap *heap, weir__segment *segment, weir__block *block,
   drop_if_unmapped(heap, segment, false);
 }
 
-weir__block *weir__grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                                   uint64_t bytes) {
+static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                                    uint64_t bytes) {
   weir__covered cover = {0};
   weir__arena_lock(arena);
   weir__block *block = weir__find_place(heap, arena, WEIR__GROWTH_EXPANDABLE, bytes, 0, false);
@@ -582,6 +582,21 @@ bool weir__over_limit(weir__heap *heap, const weir__arena *arena, uint64_t bytes
   bool is_over = weir__account_headroom(&arena->account.account, WEIR__LIMIT_HARD, &by) < bytes;
   heap->refused_by = is_over ? by : NULL;
   return is_over;
+}
+
+/* ---- All kinds ---- */
+
+weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                             uint64_t segment_bytes) {
+  weir__growth_kind growth = weir__growth_of(settings, arena->pool);
+  heap->pages.failure = WEIR_CU_SUCCESS;
+  heap->refused_by = NULL;
+  if (growth == WEIR__GROWTH_MOVING)
+    return weir__move_pages(heap, arena, settings, bytes); /* checks the limit itself */
+  if (weir__over_limit(heap, arena, segment_bytes))
+    return NULL;
+  return growth == WEIR__GROWTH_EXPANDABLE ? grow_expandable(heap, arena, settings, bytes)
+                                           : grow_fixed(heap, arena, settings, segment_bytes);
 }
 
 void weir__heap_free_segments(weir__heap *heap) {

@@ -8,10 +8,11 @@
 
 /* ---- Growing ---- */
 
-/* weir__heap_grow of a pool that grows by fixed segments, of `bytes`, and by expandable ones. */
-weir__block *weir__grow_fixed(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes);
-weir__block *weir__grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                                   uint64_t bytes);
+/* A new block of at least `bytes`, outside of the index and held so that its neighbours do not merge it. NULL if the
+ * limit is reached, the driver is out of memory, or another call failed (heap->pages.failure). The heap's lock is held,
+ * and no arena's. */
+weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                             uint64_t segment_bytes);
 
 /* Address space reserved by an expandable segment of a stream: 9/8 of the device's memory, or less by the settings. */
 uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream);
