@@ -31,6 +31,7 @@ extern const weir_cli_command weir_cmd_ranks;
 extern const weir_cli_command weir_cmd_redact;
 extern const weir_cli_command weir_cmd_replay;
 extern const weir_cli_command weir_cmd_summary;
+extern const weir_cli_command weir_cmd_top;
 extern const weir_cli_command weir_cmd_tune;
 extern const weir_cli_command weir_cmd_view;
 extern const weir_cli_command weir_cmd_whatif;

@@ -23,6 +23,8 @@ static const struct symbol {
     {offsetof(weir__nvml, DeviceGetUUID), {"nvmlDeviceGetUUID"}},
     {offsetof(weir__nvml, DeviceGetHandleByPciBusId),
      {"nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleByPciBusId"}},
+    {offsetof(weir__nvml, DeviceGetMemoryInfoV2), {"nvmlDeviceGetMemoryInfo_v2"}},
+    {offsetof(weir__nvml, DeviceGetMemoryInfo), {"nvmlDeviceGetMemoryInfo"}},
     {offsetof(weir__nvml, DeviceGetComputeRunningProcesses),
      {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"}},
     {offsetof(weir__nvml, DeviceGetUtilizationRates), {"nvmlDeviceGetUtilizationRates"}},
@@ -79,6 +81,25 @@ bool weir__nvml_uuids(const weir__nvml *nvml, char uuids[][WEIR__NVML_UUID_SIZE]
     uuids[i][WEIR__NVML_UUID_SIZE - 1] = '\0';
   }
   *count = (int)number;
+  return true;
+}
+
+bool weir__nvml_card(const weir__nvml *nvml, const char *bus, weir__nvml_memory *memory, weir__nvml_process *processes,
+                     int room, int *count) {
+  weir__nvml_handle device;
+  weir__nvml_memory_v1 older;
+  unsigned number = (unsigned)room;
+  *memory = (weir__nvml_memory){.version = sizeof *memory | 2u << 24};
+  if (!nvml->DeviceGetHandleByPciBusId || nvml->DeviceGetHandleByPciBusId(bus, &device) != 0)
+    return false;
+  if (!nvml->DeviceGetMemoryInfoV2 || nvml->DeviceGetMemoryInfoV2(device, memory) != 0) {
+    if (!nvml->DeviceGetMemoryInfo || nvml->DeviceGetMemoryInfo(device, &older) != 0)
+      return false;
+    *memory = (weir__nvml_memory){.total = older.total, .free = older.free, .used = older.used};
+  }
+  bool lists = nvml->DeviceGetComputeRunningProcesses &&
+               nvml->DeviceGetComputeRunningProcesses(device, &number, processes) == 0 && number <= (unsigned)room;
+  *count = lists ? (int)number : -1;
   return true;
 }
 

@@ -20,6 +20,17 @@ typedef struct weir__nvml_process {
   unsigned gpu_instance, compute_instance;
 } weir__nvml_process;
 
+/* nvmlMemory_v2_t: version is sizeof | 2 << 24. What the driver keeps for itself is not in `used`. */
+typedef struct weir__nvml_memory {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
+} weir__nvml_memory;
+
+/* nvmlMemory_t, of older libraries: it is. */
+typedef struct weir__nvml_memory_v1 {
+  unsigned long long total, free, used;
+} weir__nvml_memory_v1;
+
 /* Percent of the last sample period in which kernels ran, and in which memory was read or written. */
 typedef struct weir__nvml_rates {
   unsigned gpu, memory;
@@ -43,6 +54,8 @@ typedef struct weir__nvml {
   int (*DeviceGetHandleByIndex)(unsigned index, weir__nvml_handle *device);
   int (*DeviceGetUUID)(weir__nvml_handle device, char *uuid, unsigned size);
   int (*DeviceGetHandleByPciBusId)(const char *id, weir__nvml_handle *device);
+  int (*DeviceGetMemoryInfoV2)(weir__nvml_handle device, weir__nvml_memory *memory);
+  int (*DeviceGetMemoryInfo)(weir__nvml_handle device, weir__nvml_memory_v1 *memory);
   int (*DeviceGetComputeRunningProcesses)(weir__nvml_handle device, unsigned *count, weir__nvml_process *processes);
   int (*DeviceGetUtilizationRates)(weir__nvml_handle device, weir__nvml_rates *rates);
   int (*DeviceGetTemperatureV)(weir__nvml_handle device, weir__nvml_temperature *temperature); /* since 570 */
@@ -58,6 +71,12 @@ void weir__nvml_close(weir__nvml *nvml);
 
 /* The UUIDs of the devices of the machine, at most `room` of them. False if the library does not report them. */
 bool weir__nvml_uuids(const weir__nvml *nvml, char uuids[][WEIR__NVML_UUID_SIZE], int room, int *count);
+
+/* The memory of a device, by its PCI bus id, and the processes that have some, at most `room` of them: *count is their
+ * number. A process whose memory is not known has ~0. False if the library does not report the memory; *count is -1 if
+ * it does not report the processes. */
+bool weir__nvml_card(const weir__nvml *nvml, const char *bus, weir__nvml_memory *memory, weir__nvml_process *processes,
+                     int room, int *count);
 
 /* Lists the processes that use a device. *count is the capacity, and on return the number of processes. Returns NULL,
  * or the reason for failing. */

@@ -66,3 +66,9 @@ weir__births weir__births_judge_pair(int64_t step_count, const weir__ages *ages,
 
 /* Whether the level at the ends of steps rises to the end and never falls back; what it rose by since the middle. */
 uint64_t weir__level_rise(const uint64_t *level, int64_t count, int64_t from, int64_t *first);
+
+/* The same for levels at regular times, such as the least in use in each five seconds, when steps are not known: by how
+ * much they rise from one to the next, and *since how many of them; 0 if they do not. Where a step is longer than that,
+ * the least of several is compared. Fewer than WEIR__TREND_FEWEST, or more than WEIR__TREND_LEVELS, say nothing. */
+enum { WEIR__TREND_FEWEST = 12, WEIR__TREND_LEVELS = 256 };
+double weir__level_slope(const uint64_t *level, int64_t count, int64_t *since);

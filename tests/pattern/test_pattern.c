@@ -137,6 +137,36 @@ TEST(levels) {
     level[k] = 100 + 10 * k;
   assert_int_equal(weir__level_rise(level, STEPS, 0, &first), 10 * (STEPS / 2 - 1));
   assert_int_equal(first, 0);
+  int64_t since;
+  assert_true(weir__level_slope(level, STEPS, &since) == 10);
+  assert_int_equal(since, STEPS);
   level[STEPS - 1] = 100; /* it falls back */
   assert_int_equal(weir__level_rise(level, STEPS, 0, &first), 0);
+}
+
+/* Levels that are read once in a while, and not at the ends of steps. */
+TEST(slopes) {
+  uint64_t level[WEIR__TREND_LEVELS + 1];
+  int64_t since;
+  uint32_t random = 1;
+  for (int k = 0; k <= WEIR__TREND_LEVELS; k++)
+    level[k] = 1000;
+  assert_true(weir__level_slope(level, 60, &since) == 0);
+  assert_true(weir__level_slope(level, WEIR__TREND_FEWEST - 1, &since) == 0);
+  assert_true(weir__level_slope(level, WEIR__TREND_LEVELS + 1, &since) == 0);
+  for (int round = 0; round < 2000; round++) { /* noise is no growth */
+    for (int k = 0; k < 60; k++) {
+      random = random * 1664525 + 1013904223;
+      level[k] = 1000 + (random >> 8) % 500;
+    }
+    assert_true(weir__level_slope(level, 60, &since) == 0);
+  }
+  for (int k = 0; k < 60; k++) /* every second level lies in the middle of a step */
+    level[k] = 1000 + 8 * (uint64_t)k + (k % 2 ? 300 : 0);
+  double slope = weir__level_slope(level, 60, &since);
+  assert_true(slope > 7 && slope < 9);
+  assert_in_range(since, 50, 60);
+  for (int k = 0; k < 60; k++) /* the setup of a job grows, and then it does not */
+    level[k] = k < 20 ? 100 * (uint64_t)k : 2000;
+  assert_true(weir__level_slope(level, 60, &since) == 0);
 }
