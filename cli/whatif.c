@@ -245,6 +245,8 @@ static int predict_file(const char *file) {
 }
 
 static int run(int count, char **files) {
+  if (!whatif.conf_count)
+    return weir_cli_usage("--conf SETTINGS or --guard MODE is missing");
   if (whatif.output && (count != 1 || whatif.conf_count != 1))
     return weir_cli_usage("--write needs one FILE and one --conf");
   if (whatif.output && strcmp(whatif.output, "-") == 0)
@@ -260,9 +262,18 @@ static int read_conf(const char *conf) {
   return weir_cli_read_conf(conf, &whatif.settings[whatif.conf_count++]);
 }
 
+static int read_guard(const char *mode) {
+  static char confs[MAX_CONFS][32];
+  if (whatif.conf_count < MAX_CONFS)
+    snprintf(confs[whatif.conf_count], sizeof *confs, "guard:%s", mode);
+  return read_conf(whatif.conf_count < MAX_CONFS ? confs[whatif.conf_count] : mode);
+}
+
 static const weir_cli_option option_table[] = {
-    {"conf", .kind = WEIR_CLI_TEXT, .value = "SETTINGS", .is_required = true, .read = read_conf,
+    {"conf", .kind = WEIR_CLI_TEXT, .value = "SETTINGS", .read = read_conf,
      .help = "settings to try, such as expandable_segments:True, or '' for the defaults. Can be given several times"},
+    {"guard", .kind = WEIR_CLI_TEXT, .value = "MODE", .read = read_guard,
+     .help = "the same as --conf guard:MODE: what guard mode, light or full, will need"},
     {"write", .kind = WEIR_CLI_PATH, .value = "OUT", .target = &whatif.output,
      .help = "write the history that the job would have had to this file: a pickle that PyTorch's memory_viz and all "
              "commands open; compressed if its name ends in .zst. Needs one FILE and one --conf"},

@@ -313,7 +313,9 @@ enum {
   WEIR_DRIVER_CHECKS_STREAMS = 1 << 4,
   /* Kernels are functions of the host: ModuleLoadData takes a weir_soft_image (weir/soft.h), and PTX only names
    * functions that were registered. */
-  WEIR_DRIVER_HOST_KERNELS = 1 << 5
+  WEIR_DRIVER_HOST_KERNELS = 1 << 5,
+  /* An access to memory that is not mapped is reported with its address, to guard mode. */
+  WEIR_DRIVER_NAMES_FAULTS = 1 << 6
 };
 
 /* The numbers of the entries, for counting calls and making them fail. */

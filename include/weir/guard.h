@@ -27,7 +27,9 @@ extern "C" {
   X(4, INTERIOR_FREE, "interior_free", "free of an address inside a block")                                            \
   X(5, WRONG_ALLOCATOR, "wrong_allocator", "free of memory of another allocator")                                      \
   X(6, OTHER_PROCESS, "other_process", "free of memory that another process owns")                                     \
-  X(7, FOREIGN_FREE, "foreign_free", "free of memory that no allocator has")
+  X(7, FOREIGN_FREE, "foreign_free", "free of memory that no allocator has")                                           \
+  X(8, FAULT, "fault", "access to memory that is not mapped")                                                          \
+  X(9, WRONG_DEVICE, "wrong_device", "use of a block by a device that has no access to it")
 
 typedef enum weir_guard_kind {
 #define X(number, name, key, text) WEIR_GUARD_##name = number,
@@ -35,17 +37,26 @@ typedef enum weir_guard_kind {
 #undef X
 } weir_guard_kind;
 
+/* How it was found. */
+typedef enum weir_guard_access {
+  WEIR_GUARD_CHANGED, /* bytes changed that nothing may write to */
+  WEIR_GUARD_READ,    /* the access itself faulted */
+  WEIR_GUARD_WRITE
+} weir_guard_access;
+
 /* A finding. Stacks are numbers for weir_stack_visit, 0 if they are not known. */
-typedef struct weir_guard_finding {
+typedef struct weir_guard_finding weir_guard_finding;
+struct weir_guard_finding {
   size_t size; /* sizeof(weir_guard_finding) */
   weir_guard_kind kind;
   int device;
   uint64_t count;     /* how often it was found */
   uint64_t address;   /* of the block; of what was passed to free if there is none */
   uint64_t requested; /* size of the block; 0 if there is none */
-  uint64_t offset;    /* the first byte from the block's address on; of a wrong free, what was passed */
-  uint64_t last;      /* the last byte */
-  uint64_t bytes;     /* how many bytes differ between the two */
+  uint64_t offset; /* the first byte from the block's address on, as an int64_t: before the block it is negative; of a
+                       * wrong free, what was passed */
+  uint64_t last;   /* the last byte */
+  uint64_t bytes;  /* how many bytes differ between the two */
   weir_cu_stream stream, other_stream; /* the block's, and of STREAM the one with open work */
   uint32_t alloc_stack, free_stack;    /* of the block */
   uint32_t here_stack;                 /* of the wrong free */
@@ -54,7 +65,12 @@ typedef struct weir_guard_finding {
   uint64_t neighbour_requested;
   uint32_t neighbour_stack; /* of its allocation */
   int is_freed;             /* the block was freed when this was found */
-} weir_guard_finding;
+  weir_guard_access access;
+  char work[64]; /* of a fault: the kernel, "copy", "memset" or "host"; without an address, the driver's error */
+  const weir_guard_finding *candidates; /* of FAULT: blocks that may have been meant, which live as long as the
+                                         * allocator; NULL if there are none */
+  size_t candidate_count;
+};
 
 /* Sets `size` and makes the rest zero. */
 static inline void weir_guard_finding_init(weir_guard_finding *finding) { WEIR__INIT(finding); }

@@ -322,6 +322,7 @@ static weir_status install_segment(weir__heap *heap, const weir__settings *setti
   weir__settings with = *settings;
   with.expandable_segments = s->is_expandable;
   with.moving_pages = false; /* no page of another segment is to move here */
+  with.guard = WEIR__GUARD_OFF;
   if (s->reserve)
     with.expandable_segments_reserve = (weir__reserve){.bytes = s->reserve};
   if (s->page && !s->is_small)

@@ -68,10 +68,10 @@ WEIR__VARIABLE(RUNTIME_DIR, ("XDG_RUNTIME_DIR"), SECURE, 0, 0, "a folder", "/dev
                "the user's folder for files of running programs; the pages lie in its folder weir")
 
 WEIR__GROUP("Guard mode")
-WEIR__VARIABLE(
-    GUARD, ("WEIR_GUARD"), CHOICE, 0, 0, "0, 1, off or light", "0",
-    "light (or 1) finds misuse of memory: writes past the end of blocks and to freed blocks, and wrong frees. It "
-    "switches recording on")
+WEIR__VARIABLE(GUARD, ("WEIR_GUARD"), CHOICE, 0, 0, "0, 1, off, light or full", "0",
+               "light (or 1) finds misuse of memory: writes past the end of blocks and to freed blocks, and wrong "
+               "frees. full puts "
+               "each block at the end of pages of its own, so that the access itself faults. Both switch recording on")
 WEIR__VARIABLE(GUARD_ACTION, ("WEIR_GUARD_ACTION"), CHOICE, 0, 0, "log, error or abort", "log",
                "what a finding does beside being logged: fail the call that learns of it (error), or end the process "
                "(abort)")

@@ -2,7 +2,11 @@
  * Maps driver results to statuses and error texts.
  */
 #include "driver/call.h"
+#include "driver/access.h"
 #include "weir/adapter.h"
+
+_Atomic(weir__access_observer_fn) weir__access_observer;
+_Atomic(weir__lost_observer_fn) weir__lost_observer;
 
 weir_status weir__status_of_result(weir_cu_result result) {
   switch (result) {
@@ -108,6 +112,10 @@ weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, cons
   weir_status status = weir__status_of_result(result);
   if (status == WEIR_ERROR_NOT_READY)
     return status;
+  weir__lost_observer_fn lost =
+      status == WEIR_ERROR_DEVICE_FAULT ? atomic_load_explicit(&weir__lost_observer, memory_order_acquire) : NULL;
+  if (lost)
+    lost(driver, result);
 
   const char *name = NULL, *text = NULL;
   if (!weir__result_is_known(result)) {

@@ -34,6 +34,13 @@ static const char *const advice[] = {
     [WEIR_GUARD_WRONG_ALLOCATOR] = "Free the memory with the allocator that it came from.",
     [WEIR_GUARD_OTHER_PROCESS] = "Release the memory with weir_ipc_release or weir_ipc_close.",
     [WEIR_GUARD_FOREIGN_FREE] = "Free only what an allocator returned, and only while that allocator exists.",
+    [WEIR_GUARD_FAULT] =
+        "The driver does not say which address it was: these blocks are the newest, and one of them may "
+        "have been meant. For the block and the byte run it again with WEIR_GUARD=light, for the "
+        "instruction under compute-sanitizer; CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1 makes the driver "
+        "write a core dump of the GPU.",
+    [WEIR_GUARD_WRONG_DEVICE] = "Use the memory on its own device, copy it to the other one, or let that one access it "
+                                "(weir_allocator_enable_peer_access).",
 };
 
 /* ---- Stacks: without the frames of this library, which are the innermost ones ---- */
@@ -112,23 +119,64 @@ static void put_block(text *to, const weir_guard_finding *f) {
       (unsigned long long)f->requested, weir__format_bytes(f->requested, size), f->device, (void *)f->stream);
 }
 
+/* Whether bytes of a block were written or read. */
+static bool has_place(const weir_guard_finding *f) {
+  return f->kind == WEIR_GUARD_OUT_OF_BOUNDS || f->kind == WEIR_GUARD_USE_AFTER_FREE ||
+         f->kind == WEIR_GUARD_WRONG_DEVICE;
+}
+
 /* "4 bytes from offset 1000 on, 0 bytes past its end" */
 static void put_place(text *to, const weir_guard_finding *f) {
-  if (f->kind != WEIR_GUARD_OUT_OF_BOUNDS && f->kind != WEIR_GUARD_USE_AFTER_FREE)
+  int64_t offset = (int64_t)f->offset, last = (int64_t)f->last;
+  if (!has_place(f))
     return;
-  put(to, "\n    %llu byte%s changed between offset %llu and %llu", (unsigned long long)f->bytes,
-      f->bytes == 1 ? "" : "s", (unsigned long long)f->offset, (unsigned long long)f->last);
-  if (f->offset >= f->requested)
+  if (f->access) {
+    put(to, "\n    %s by %s at offset %lld", f->access == WEIR_GUARD_READ ? "a read" : "a write", f->work,
+        (long long)offset);
+    if (strcmp(f->work, "host") != 0)
+      put(to, ", on stream %p", (void *)f->other_stream);
+  } else
+    put(to, "\n    %llu byte%s changed between offset %lld and %lld", (unsigned long long)f->bytes,
+        f->bytes == 1 ? "" : "s", (long long)offset, (long long)last);
+  if (offset < 0)
+    put(to, ", %lld bytes before the block", (long long)-offset);
+  else if (f->offset >= f->requested)
     put(to, ", starting %llu bytes past the end", (unsigned long long)(f->offset - f->requested));
 }
 
-static void write_text(text *to, const weir_guard_finding *f) {
-  put(to, "%s", kinds[f->kind].text);
+/* "read past the end of a block" */
+static void put_title(text *to, const weir_guard_finding *f) {
+  const char *title = kinds[f->kind].text, *verb = "write";
+  if (f->access == WEIR_GUARD_READ && !strncmp(title, verb, strlen(verb)))
+    put(to, "read%s", title + strlen(verb));
+  else if (f->kind == WEIR_GUARD_OUT_OF_BOUNDS && (int64_t)f->offset < 0)
+    put(to, "write in front of a block");
+  else
+    put(to, "%s", title);
   if (f->count > 1)
     put(to, " (%llu times)", (unsigned long long)f->count);
+}
+
+static void put_candidates(text *to, const weir_guard_finding *f) {
+  if (*f->work)
+    put(to, "\n    the driver says %s", f->work);
+  for (size_t i = 0; i < f->candidate_count; i++) {
+    const weir_guard_finding *c = &f->candidates[i];
+    put(to, "\n    candidate %zu of %zu, %s:", i + 1, f->candidate_count, c->is_freed ? "freed" : "live");
+    put_block(to, c);
+    put_stack(to, "allocated by", c->alloc_stack);
+    if (c->is_freed)
+      put_stack(to, "freed by", c->free_stack);
+  }
+}
+
+static void write_text(text *to, const weir_guard_finding *f) {
+  put_title(to, f);
+  if (f->kind == WEIR_GUARD_FAULT)
+    put_candidates(to, f);
   if (f->requested)
     put_block(to, f);
-  else
+  else if (f->address)
     put(to, "\n    address %p", (void *)f->address);
   put_place(to, f);
   if (f->kind == WEIR_GUARD_STREAM)
@@ -141,7 +189,7 @@ static void write_text(text *to, const weir_guard_finding *f) {
     put_stack(to, "allocated by", f->alloc_stack);
   if (f->is_freed)
     put_stack(to, "freed by", f->free_stack);
-  if (f->kind >= WEIR_GUARD_DOUBLE_FREE)
+  if (f->here_stack || (f->kind >= WEIR_GUARD_DOUBLE_FREE && f->kind <= WEIR_GUARD_FOREIGN_FREE))
     put_stack(to, "this free", f->here_stack);
   if (f->neighbour) {
     put(to, "\n    behind it: block %p of %llu bytes", (void *)f->neighbour,
@@ -167,15 +215,27 @@ static void write_stack(weir__sink *sink, weir__symbols *symbols, const char *ke
   WEIR__JSON(sink, JSON_CLOSE);
 }
 
+static void write_candidates(weir__sink *sink, weir__symbols *symbols, const weir_guard_finding *f) {
+  WEIR__JSON(sink, JSON_LIST("candidates"));
+  for (size_t i = 0; i < f->candidate_count; i++) {
+    const weir_guard_finding *c = &f->candidates[i];
+    WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_NATURAL("block", c->address), JSON_NATURAL("requested", c->requested),
+               JSON_NATURAL("stream", (uintptr_t)c->stream), JSON_BOOL("is_freed", c->is_freed));
+    write_stack(sink, symbols, "alloc_stack", c->alloc_stack);
+    write_stack(sink, symbols, "free_stack", c->free_stack);
+    WEIR__JSON(sink, JSON_CLOSE);
+  }
+  WEIR__JSON(sink, JSON_CLOSE);
+}
+
 static void write_json(weir__sink *sink, weir__symbols *symbols, const weir_guard_finding *f) {
-  bool has_place = f->kind == WEIR_GUARD_OUT_OF_BOUNDS || f->kind == WEIR_GUARD_USE_AFTER_FREE;
+  static const char *const accesses[] = {"changed", "read", "write"};
+  bool is_past = (int64_t)f->offset >= 0 && f->offset >= f->requested;
   WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("kind", kinds[f->kind].key), JSON_NATURAL("count", f->count),
              JSON_INTEGER("device", f->device), JSON_NATURAL("block", f->address),
-             JSON_NATURAL("requested", f->requested), JSON_NATURAL("offset", f->offset),
-             JSON_NATURAL_IF(has_place, "last", f->last), JSON_NATURAL_IF(has_place, "bytes", f->bytes),
-             JSON_NATURAL_IF(has_place && f->offset >= f->requested, "past_end", f->offset - f->requested),
-             JSON_NATURAL("stream", (uintptr_t)f->stream),
-             JSON_NATURAL_IF(f->kind == WEIR_GUARD_STREAM, "other_stream", (uintptr_t)f->other_stream),
+             JSON_NATURAL("requested", f->requested), JSON_INTEGER("offset", (int64_t)f->offset),
+             JSON_TEXT("work", f->work), JSON_NATURAL("stream", (uintptr_t)f->stream),
+             JSON_NATURAL_IF(f->kind == WEIR_GUARD_STREAM || f->access, "other_stream", (uintptr_t)f->other_stream),
              JSON_BOOL("is_freed", f->is_freed), JSON_INTEGER("alloc_time_us", f->alloc_time),
              JSON_INTEGER("free_time_us", f->free_time), JSON_NATURAL_IF(f->neighbour, "neighbour", f->neighbour),
              JSON_NATURAL_IF(f->neighbour, "neighbour_requested", f->neighbour_requested));
@@ -183,6 +243,11 @@ static void write_json(weir__sink *sink, weir__symbols *symbols, const weir_guar
   write_stack(sink, symbols, "free_stack", f->free_stack);
   write_stack(sink, symbols, "here_stack", f->here_stack);
   write_stack(sink, symbols, "neighbour_stack", f->neighbour_stack);
+  if (has_place(f))
+    WEIR__JSON(sink, JSON_TEXT("access", accesses[f->access]), JSON_INTEGER("last", (int64_t)f->last),
+               JSON_NATURAL("bytes", f->bytes), JSON_NATURAL_IF(is_past, "past_end", f->offset - f->requested));
+  if (f->candidate_count)
+    write_candidates(sink, symbols, f);
   WEIR__JSON(sink, JSON_TEXT("advice", advice[f->kind]), JSON_CLOSE);
 }
 
@@ -217,7 +282,7 @@ static void annotate(weir_allocator *allocator, const weir_guard_finding *f, con
   if (!history)
     return;
   snprintf(block, sizeof block, "0x%" PRIx64, f->address);
-  snprintf(offset, sizeof offset, "%" PRIu64, f->offset);
+  snprintf(offset, sizeof offset, "%" PRId64, (int64_t)f->offset);
   snprintf(requested, sizeof requested, "%" PRIu64, f->requested);
   const char *pairs[] = {"name",      kinds[f->kind].key,
                          "stage",     WEIR__STAGE_GUARD,

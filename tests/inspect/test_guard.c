@@ -9,139 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "guard_fixture.h"
 #include "inspect/json.h"
 #include "offline/render/explain_json.h"
-#include "support/alloc.h"
 #include "weir/copy.h"
-#include "weir/guard.h"
 #include "weir/history.h"
 #include "weir/host.h"
 #include "weir/offline.h"
 #include "weir/snapshot.h"
-
-/* ---- Findings, read back from JSON ---- */
-
-static char json[256 * 1024];
-static size_t json_length;
-
-static int keep_json(void *context, const void *bytes, size_t length) {
-  (void)context;
-  assert_true(json_length + length < sizeof json);
-  memcpy(json + json_length, bytes, length);
-  json_length += length;
-  json[json_length] = '\0';
-  return 0;
-}
-
-static const char *findings(void) {
-  json_length = 0;
-  *json = '\0';
-  assert_ok(weir_guard_write(allocator, WEIR_GUARD_JSON, keep_json, NULL));
-  return json;
-}
-
-static unsigned long long found(void) {
-  uint64_t count = 0;
-  assert_ok(weir_guard_check(allocator, &count));
-  return count;
-}
-
-/* Fails unless the JSON has the item, as in has("offset", "1000"). */
-static void assert_has(const char *key, unsigned long long value) {
-  char item[96];
-  snprintf(item, sizeof item, "\"%s\": %llu", key, value);
-  if (!strstr(json, item))
-    fail_msg("%s is missing in %s", item, json);
-}
-
-static void assert_kind(const char *kind) {
-  char item[96];
-  snprintf(item, sizeof item, "\"kind\": \"%s\"", kind);
-  if (!strstr(json, item))
-    fail_msg("%s is missing in %s", item, json);
-}
-
-/* The stacks of these tests have one frame, whose function is where the test is. */
-static const char *here;
-
-static size_t stack_hook(void *context, weir_stack_frame *frames, size_t room) {
-  (void)context;
-  if (room)
-    frames[0] = (weir_stack_frame){weir_history_text("test.c"), weir_history_text(here), 1};
-  return 1;
-}
-
-static void assert_stack(const char *key, const char *function) {
-  char item[96];
-  snprintf(item, sizeof item, "\"%s\": [{\"name\": \"%s\"", key, function);
-  if (!strstr(json, item))
-    fail_msg("%s is missing in %s", item, json);
-}
-
-/* Allocations and frees have a stack each. */
-static void *get_here(size_t bytes, weir_cu_stream stream) {
-  here = "allocating";
-  void *p = get(bytes, stream);
-  here = "elsewhere";
-  return p;
-}
-
-static void put_here(void *pointer) {
-  here = "freeing";
-  put(pointer);
-  here = "elsewhere";
-}
-#define get get_here
-#define put put_here
-
-/* ---- Work ---- */
-
-/* A kernel of the program that writes `count` bytes from an address on. */
-static void write_bytes(const void *to, int64_t offset, unsigned count, weir_cu_stream stream) {
-  assert_int_equal(d->MemsetD8Async(d, (uint64_t)to + (uint64_t)offset, 7, count, stream), 0);
-}
-
-static void open_guarded(const char *conf) {
-  char text[256];
-  here = "elsewhere";
-  weir_stack_set_hook(stack_hook, NULL);
-  snprintf(text, sizeof text, "guard:light%s%s", *conf ? "," : "", conf);
-  alloc_open(text, GIB);
-}
-
-/* ---- A bug and its twin ---- */
-
-typedef struct planted {
-  const char *kind;
-  void (*run)(bool bug);
-  uint64_t offset;   /* that has to be named */
-  bool is_freed;     /* the stack of the free has to be named, too */
-  bool has_no_block; /* there is no block to name */
-  const char *conf;
-} planted;
-
-static void run_planted(const planted *p, size_t count) {
-  for (size_t i = 0; i < count; i++)
-    for (int bug = 0; bug <= 1; bug++) {
-      open_guarded(p[i].conf ? p[i].conf : "");
-      p[i].run(bug);
-      unsigned long long n = found();
-      findings();
-      if (!bug && n)
-        fail_msg("%s %zu: the clean twin is not silent: %s", p[i].kind, i, json);
-      if (bug && n != 1)
-        fail_msg("%s %zu: found %llu times: %s", p[i].kind, i, n, json);
-      if (bug) {
-        assert_kind(p[i].kind);
-        assert_has("offset", p[i].offset);
-        if (!p[i].has_no_block)
-          assert_stack("alloc_stack", "allocating");
-        if (p[i].is_freed)
-          assert_stack("free_stack", "freeing");
-      }
-      alloc_close();
-    }
-}
 
 FIXTURE(.teardown = alloc_teardown)
 
@@ -244,7 +119,7 @@ TEST(writes_past_the_end) {
       {.kind = "out_of_bounds", .run = in_a_private_pool, .offset = 2000, .is_freed = true},
       {.kind = "out_of_bounds", .run = before_another_stream_is_done, .offset = 2048, .is_freed = true},
   };
-  run_planted(bugs, WEIR_COUNT_OF(bugs));
+  run_planted("light", bugs, WEIR_COUNT_OF(bugs));
 }
 
 /* ---- Use after free ---- */
@@ -328,12 +203,10 @@ TEST(writes_after_free) {
       {.kind = "use_after_free", .run = at_the_end_of_a_large_block, .offset = 18 * MIB + 4, .is_freed = true},
       {.kind = "use_after_free", .run = in_a_pool_after_free, .offset = 1999, .is_freed = true},
   };
-  run_planted(bugs, WEIR_COUNT_OF(bugs));
+  run_planted("light", bugs, WEIR_COUNT_OF(bugs));
 }
 
 /* ---- Frees ---- */
-
-#define put_wrong(pointer) assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, pointer))
 
 static void freed_twice(bool bug) {
   void *p = get(1000, NULL);
@@ -428,7 +301,7 @@ TEST(wrong_frees) {
       {.kind = "wrong_allocator", .run = freed_pinned_memory, .offset = 0, .has_no_block = true},
       {.kind = "foreign_free", .run = freed_nothing, .offset = 0, .has_no_block = true},
   };
-  run_planted(bugs, WEIR_COUNT_OF(bugs));
+  run_planted("light", bugs, WEIR_COUNT_OF(bugs));
 }
 
 /* ---- Streams ---- */
@@ -539,7 +412,7 @@ TEST(frees_while_another_stream_works) {
   };
   for (size_t i = 0; i < WEIR_COUNT_OF(bugs); i++)
     for (int bug = 0; bug <= 1; bug++) {
-      open_guarded("");
+      open_guarded("light", "");
       bugs[i].run(bug);
       unsigned long long n = found();
       findings();
@@ -560,7 +433,7 @@ TEST(frees_while_another_stream_works) {
 
 TEST(quarantine_keeps_a_block_until_its_budget_is_used_up) {
   setenv("WEIR_GUARD_QUARANTINE", "8KiB", 1);
-  open_guarded("");
+  open_guarded("light", "");
   unsetenv("WEIR_GUARD_QUARANTINE");
   void *p = get(3000, NULL);
   put(p);
@@ -578,7 +451,7 @@ TEST(quarantine_keeps_a_block_until_its_budget_is_used_up) {
 
 TEST(time_ends_the_quarantine) {
   setenv("WEIR_GUARD_SECONDS", "0", 1);
-  open_guarded("");
+  open_guarded("light", "");
   unsetenv("WEIR_GUARD_SECONDS");
   void *p = get(3000, NULL);
   put(p);
@@ -589,7 +462,7 @@ TEST(time_ends_the_quarantine) {
 
 TEST(one_of_n_is_guarded) {
   setenv("WEIR_GUARD_SAMPLE", "4", 1);
-  open_guarded("");
+  open_guarded("light", "");
   unsetenv("WEIR_GUARD_SAMPLE");
   void *p[8];
   for (int i = 0; i < 8; i++) {
@@ -610,7 +483,7 @@ TEST(one_of_n_is_guarded) {
 }
 
 TEST(a_bug_is_reported_once_with_a_count) {
-  open_guarded("");
+  open_guarded("light", "");
   for (int i = 0; i < 5; i++) {
     void *p = get(1000, NULL);
     write_bytes(p, 1000, 1, NULL);
@@ -624,7 +497,7 @@ TEST(a_bug_is_reported_once_with_a_count) {
 }
 
 TEST(the_neighbour_is_named) {
-  open_guarded("");
+  open_guarded("light", "");
   void *p = get(1000, NULL), *q = get(2000, NULL);
   write_bytes(p, 1200, 8, NULL);
   assert_int_equal(found(), 1);
@@ -641,7 +514,7 @@ TEST(the_neighbour_is_named) {
 
 TEST(a_finding_can_fail_a_call) {
   setenv("WEIR_GUARD_ACTION", "error", 1);
-  open_guarded("");
+  open_guarded("light", "");
   unsetenv("WEIR_GUARD_ACTION");
   void *p = get(1000, NULL), *q;
   write_bytes(p, 1000, 1, NULL);
@@ -677,7 +550,7 @@ static int refuse_output(void *context, const void *bytes, size_t length) {
 }
 
 TEST(bad_arguments) {
-  open_guarded("");
+  open_guarded("light", "");
   assert_error(INVALID_ARGUMENT, weir_guard_check(NULL, NULL));
   assert_ok(weir_guard_check(allocator, NULL));
   assert_error(INVALID_ARGUMENT, weir_guard_write(NULL, WEIR_GUARD_TEXT, keep_json, NULL));
@@ -697,7 +570,7 @@ TEST(bad_arguments) {
 }
 
 TEST(the_mode_is_fixed) {
-  open_guarded("");
+  open_guarded("light", "");
   assert_error(NOT_SUPPORTED, weir_allocator_configure(allocator, "guard:off"));
   alloc_close();
 }
@@ -715,7 +588,7 @@ TEST(without_guard_nothing_is_found) {
 TEST(new_memory_is_filled) {
   unsigned char bytes[16];
   setenv("WEIR_GUARD_FILL", "nan", 1);
-  open_guarded("");
+  open_guarded("light", "");
   void *p = get(1000, NULL);
   assert_int_equal(d->MemcpyAsync(d, (uint64_t)bytes, (uint64_t)p, sizeof bytes, NULL), 0);
   soft_step_all();
@@ -725,7 +598,7 @@ TEST(new_memory_is_filled) {
   put(p);
   alloc_close();
   setenv("WEIR_GUARD_FILL", "0x5a", 1);
-  open_guarded("");
+  open_guarded("light", "");
   unsetenv("WEIR_GUARD_FILL");
   p = get(1000, NULL);
   assert_int_equal(d->MemcpyAsync(d, (uint64_t)bytes, (uint64_t)p + 984, sizeof bytes, NULL), 0);
@@ -739,7 +612,7 @@ TEST(new_memory_is_filled) {
 
 /* A capture gets no work of the guard, and what its graph writes to between replays is left alone. */
 TEST(captures_are_left_alone) {
-  open_guarded("");
+  open_guarded("light", "");
   weir_cu_stream stream = work_stream();
   weir_pool_id id = {0, 3};
   weir_cu_graph graph;
@@ -772,7 +645,7 @@ TEST(captures_are_left_alone) {
 
 /* The program need not tell the allocator of a capture. */
 TEST(unknown_captures_are_left_alone) {
-  open_guarded("");
+  open_guarded("light", "");
   weir_cu_stream stream = work_stream();
   weir_cu_graph graph;
   void *before = get(1000, stream), *other = get(1000, NULL);
@@ -794,14 +667,14 @@ TEST(unknown_captures_are_left_alone) {
 }
 
 /* The setting stands in a recording, and a replay reproduces sizes, quarantine and reuse. */
-TEST(a_recording_is_replayed_exactly) {
+static void record_and_replay(const char *mode) {
   char path[] = "/tmp/weir-guard-XXXXXX";
   void *blocks[32] = {NULL};
   int file = mkstemp(path);
   assert_true(file >= 0);
   close(file);
   setenv("WEIR_GUARD_QUARANTINE", "4MiB", 1);
-  open_guarded("");
+  open_guarded(mode, "");
   unsetenv("WEIR_GUARD_QUARANTINE");
   soft_seed(7);
   for (int i = 0; i < 400; i++) {
@@ -825,11 +698,16 @@ TEST(a_recording_is_replayed_exactly) {
   assert_int_equal(weir_offline_replayer_create(recording, NULL, &replayer), WEIR_OK);
   assert_int_equal(weir_offline_replayer_check(replayer, &result), WEIR_OK);
   if (result.differences)
-    fail_msg("%s", result.first_difference);
+    fail_msg("%s: %s", mode, result.first_difference);
   assert_true(result.allocations > 100);
   weir_offline_replayer_destroy(replayer);
   weir_offline_recording_destroy(recording);
   unlink(path);
+}
+
+TEST(a_recording_is_replayed_exactly) {
+  record_and_replay("light");
+  record_and_replay("full");
 }
 
 /* A snapshot has the findings, and weir explain shows them. */
@@ -843,7 +721,7 @@ TEST(explain_reads_findings) {
   int file = mkstemp(path);
   assert_true(file >= 0 && sink);
   close(file);
-  open_guarded("");
+  open_guarded("light", "");
   void *p = get(1000, NULL);
   write_bytes(p, 1000, 2, NULL);
   put(p);
@@ -869,7 +747,7 @@ TEST(explain_reads_findings) {
 
 /* ---- Every driver call fails once: nothing is found that is not there, and all memory can be freed ---- */
 
-static void open_for_faults(const void *conf) { open_guarded(conf); }
+static void open_for_faults(const void *conf) { open_guarded("light", conf); }
 
 static void act_on_faults(void) {
   weir_cu_stream stream = work_stream();

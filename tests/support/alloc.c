@@ -1,5 +1,7 @@
 #include "support/alloc.h"
+
 #include "alloc/cache/arena.h"
+#include "alloc/cache/growth.h"
 #include "support/valid.h"
 
 #include <stdio.h>
@@ -100,9 +102,16 @@ void assert_valid(void) {
   for (int i = 0; i < allocator->heap_count; i++) {
     const weir__heap *heap = &allocator->heaps[i];
     orphans += heap->pages.orphan_count;
+    reservations += heap->apart_blocks.space.base != 0;
     for (const weir__segment *s = heap->segments; s; s = s->next) {
       if (s->arena->pool->owner && s->arena->pool->owner->alloc)
         continue;
+      if (weir__apart_has(&heap->apart_blocks, s->memory.base)) { /* its page is in the space of all of them */
+        bytes += weir__growth_held(heap, s->growth, s->memory.bytes);
+        mappings++;
+        pages++;
+        continue;
+      }
       fixed += s->memory.slot == 0;
       reservations += s->memory.slot != 0;
       bytes += s->memory.slot ? s->memory.owned * s->memory.slot : s->memory.bytes;

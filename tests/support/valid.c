@@ -206,6 +206,7 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
     memory = s->memory.owned * s->memory.slot;
   if (weir__has_pages(s) && s->memory.owned * s->memory.slot != memory)
     wrong(w, "segment %llx has %zu pages but %llu bytes of blocks", base, s->memory.owned, (unsigned long long)memory);
+  memory = weir__growth_held(w->heap, s->growth, memory);
   count(&w->reserved_bytes, is_small, (int64_t)memory);
   sum->reserved += (int64_t)memory;
   if (weir__has_pages(s))

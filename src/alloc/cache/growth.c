@@ -25,6 +25,13 @@ void weir__growth_fit(const weir_allocator *allocator, weir__settings *settings)
   int device = 0;
   while (device < allocator->heap_count && allocator->heaps[device].pages.granularity)
     device++;
+  if (settings->guard == WEIR__GUARD_FULL && device < allocator->heap_count) {
+    weir__log(WEIR_LOG_WARN, "guard:full needs virtual memory, which device %d does not have; guard:light is used",
+              device);
+    settings->guard = WEIR__GUARD_LIGHT;
+  }
+  if (settings->guard == WEIR__GUARD_FULL) /* blocks that share no page are not placed in other ways */
+    settings->expandable_segments = settings->moving_pages = false;
   if (!settings->expandable_segments || device == allocator->heap_count)
     return;
   weir__log(WEIR_LOG_WARN, "expandable_segments not supported on this platform: device %d has no virtual memory",

@@ -11,6 +11,8 @@
 static inline weir__growth_kind weir__growth_of(const weir__settings *settings, const weir__pool *pool) {
   if (pool->owner && pool->owner->growth != WEIR__GROWTH_BY_SETTINGS)
     return pool->owner->growth;
+  if (settings->guard == WEIR__GUARD_FULL && !(pool->owner && pool->owner->pins & WEIR__PIN_GRAPH))
+    return WEIR__GROWTH_APART;
   return settings->moving_pages          ? WEIR__GROWTH_MOVING
          : settings->expandable_segments ? WEIR__GROWTH_EXPANDABLE
                                          : WEIR__GROWTH_FIXED;
@@ -40,6 +42,11 @@ weir__growth_kind weir__growth_of_options(const weir__heap *heap, const weir_poo
                                           const weir_tag *tag);
 
 /* ---- What follows from it for segments and blocks ---- */
+
+/* The memory that a segment of that size holds. */
+static inline uint64_t weir__growth_held(const weir__heap *heap, weir__growth_kind growth, uint64_t bytes) {
+  return growth == WEIR__GROWTH_APART ? weir__round_up(bytes, heap->pages.granularity) : bytes;
+}
 
 /* Whether a segment is a reservation into which pages are mapped. */
 static inline bool weir__has_pages(const weir__segment *segment) { return segment->memory.slot != 0; }

@@ -28,6 +28,7 @@
 #include "alloc/cache/pagemap.h"
 #include "alloc/config/settings.h"
 #include "alloc/memory/account.h"
+#include "alloc/memory/apart.h"
 #include "alloc/memory/fences.h"
 #include "alloc/memory/pages.h"
 #include "alloc/memory/retire.h"
@@ -70,7 +71,8 @@ typedef enum weir__growth_kind {
   WEIR__GROWTH_PROVIDED,    /* segments of the pool's own functions, or of a back end */
   WEIR__GROWTH_FIXED,       /* segments that are one allocation of the driver each */
   WEIR__GROWTH_EXPANDABLE,  /* pages at the end of a reservation, and in its holes */
-  WEIR__GROWTH_MOVING       /* the same, with pages that the pool has elsewhere where it can */
+  WEIR__GROWTH_MOVING,      /* the same, with pages that the pool has elsewhere where it can */
+  WEIR__GROWTH_APART        /* segments of one block each, at the end of pages of its own */
 } weir__growth_kind;
 
 /* A stream, other than its own, that uses a block. */
@@ -243,6 +245,7 @@ struct weir__heap {
   const weir__account *refused_by;      /* whose limit refused the last growth; NULL if none did */
   weir__stream_class *classes;          /* of streams */
   weir__pages pages;                    /* its peers are written with ipc_lock too, and read with either lock */
+  weir__apart apart_blocks;             /* under full guard */
   weir__pages received;                 /* of other processes; guarded by ipc_lock */
   uint64_t capability;                  /* ten times the compute capability; 0 if not known */
   bool shares_pages;                    /* pages are created so that other processes can open them */
@@ -380,10 +383,10 @@ static inline uint64_t weir__round_bytes(const weir__settings *settings, uint64_
   return divisions[0] | divisions[1] ? weir__round_to_division(settings, bytes) : weir__round_up(bytes, WEIR__UNIT);
 }
 
-/* The size that a request is served with: under guard, at least a unit follows what was requested. The fast path, which
- * guard turns off (WEIR__SLOW_GUARDED), only rounds. */
+/* The size that a request is served with: under light guard, at least a unit follows what was requested. The fast path,
+ * which guard turns off (WEIR__SLOW_GUARDED), only rounds. */
 static inline uint64_t weir__served_bytes(const weir__settings *settings, uint64_t bytes) {
-  return weir__round_bytes(settings, settings->guard != WEIR__GUARD_OFF ? bytes + WEIR__UNIT : bytes);
+  return weir__round_bytes(settings, settings->guard == WEIR__GUARD_LIGHT ? bytes + WEIR__UNIT : bytes);
 }
 
 /* The pool that serves a rounded size: of a private pool, or of the default pool where `owner` is NULL. */

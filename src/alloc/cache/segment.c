@@ -104,7 +104,8 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
     segment->oversize = segment->memory.bytes >= weir__settings_of(heap)->max_split_size;
   if (segment->oversize)
     weir__stat_add(&stats->oversize_segments, segments);
-  weir__account_charge(&segment->arena->account, bytes, segments);
+  int64_t held = (int64_t)weir__growth_held(heap, segment->growth, (uint64_t)(bytes < 0 ? -bytes : bytes));
+  weir__account_charge(&segment->arena->account, bytes < 0 ? -held : held, segments);
   if (bytes < 0)
     stats->num_device_free++;
   else
@@ -118,8 +119,14 @@ static bool is_provided(const weir__arena *arena) {
   return arena->pool->owner && arena->pool->owner->growth == WEIR__GROWTH_PROVIDED;
 }
 
-/* Obtains memory for a fixed segment from the driver, or from the functions of the pool. */
-static weir_cu_result get_memory(weir__heap *heap, const weir__arena *arena, uint64_t bytes, weir_cu_deviceptr *base) {
+/* Only a guard that runs needs pages. In a replay, which has none, blocks are placed where they were recorded. */
+static bool is_apart(const weir__heap *heap, weir__growth_kind growth) {
+  return growth == WEIR__GROWTH_APART && heap->allocator->guard;
+}
+
+/* Obtains memory for a segment of one allocation from the driver, or from the functions of the pool. */
+static weir_cu_result get_memory(weir__heap *heap, const weir__arena *arena, weir__growth_kind growth, uint64_t bytes,
+                                 weir_cu_deviceptr *base) {
   const weir__private_pool *owner = arena->pool->owner;
   weir_driver *driver = heap->allocator->driver;
   int mode;
@@ -129,7 +136,10 @@ static weir_cu_result get_memory(weir__heap *heap, const weir__arena *arena, uin
   if (is_provided(arena)) {
     *base = (weir_cu_deviceptr)owner->alloc(owner->context, bytes, heap->device, arena->stream);
     r = *base ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
-  } else
+  } else if (is_apart(heap, growth))
+    r = weir__apart_get(&heap->pages, &heap->apart_blocks, heap->total, bytes, base) ? WEIR_CU_SUCCESS
+                                                                                     : WEIR_CU_OUT_OF_MEMORY;
+  else
     r = driver->MemAlloc(driver, base, bytes);
   weir__capture_restore(heap, mode);
   return r;
@@ -145,6 +155,8 @@ static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t bas
     return false;
   if (is_provided(arena))
     owner->free(owner->context, (void *)base, bytes, heap->device, arena->stream);
+  else if (weir__apart_has(&heap->apart_blocks, base))
+    gone = weir__apart_give(&heap->pages, &heap->apart_blocks, base, bytes);
   else
     gone = weir__heap_ok(heap, driver->MemFree(driver, base), "cuMemFree");
   weir__capture_restore(heap, mode);
@@ -153,11 +165,13 @@ static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t bas
 
 static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   weir_cu_deviceptr base = 0;
+  weir__growth_kind growth = weir__growth_of(settings, arena->pool);
+  bool unlocks = settings->release_lock_on_malloc && growth != WEIR__GROWTH_APART;
   weir__account_promise(&arena->account.account, (int64_t)bytes);
-  if (settings->release_lock_on_malloc)
+  if (unlocks)
     weir__mutex_unlock(&heap->lock);
-  weir_cu_result r = get_memory(heap, arena, bytes, &base);
-  if (settings->release_lock_on_malloc) {
+  weir_cu_result r = get_memory(heap, arena, growth, bytes, &base);
+  if (unlocks) {
     weir__mutex_lock(&heap->lock);
     heap->pages.failure = WEIR_CU_SUCCESS; /* another thread's calls may have failed meanwhile */
     heap->refused_by = NULL;
@@ -182,7 +196,7 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   weir__block *block = room ? weir__arena_new_block(arena, segment, base, bytes) : NULL;
   if (block) {
     segment->first = block;
-    segment->growth = is_provided(arena) ? WEIR__GROWTH_PROVIDED : WEIR__GROWTH_FIXED;
+    segment->growth = growth;
     segment->stack = weir__op_stack();
     weir__segment_count(heap, segment, 1, (int64_t)bytes);
     weir__trace(arena, WEIR_TRACE_SEGMENT_ALLOC, base, bytes, 0);
@@ -593,7 +607,9 @@ weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__s
   heap->refused_by = NULL;
   if (growth == WEIR__GROWTH_MOVING)
     return weir__move_pages(heap, arena, settings, bytes); /* checks the limit itself */
-  if (weir__over_limit(heap, arena, segment_bytes))
+  if (growth == WEIR__GROWTH_APART)
+    segment_bytes = bytes;
+  if (weir__over_limit(heap, arena, weir__growth_held(heap, growth, segment_bytes)))
     return NULL;
   return growth == WEIR__GROWTH_EXPANDABLE ? grow_expandable(heap, arena, settings, bytes)
                                            : grow_fixed(heap, arena, settings, segment_bytes);
@@ -617,6 +633,7 @@ void weir__heap_free_segments(weir__heap *heap) {
     weir__segment_delete(segment);
   }
   weir__rangemap_clear(&heap->segments_by_address);
+  weir__apart_end(&heap->pages, &heap->apart_blocks);
   weir__retirement_end(&heap->pages, &heap->retirement);
   weir__pages_end(&heap->pages);
 }

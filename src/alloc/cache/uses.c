@@ -8,8 +8,10 @@
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/backend_port.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/guard_port.h"
 #include "alloc/cache/pointer.h"
+#include "alloc/cache/segment.h"
 #include "alloc/cache/uncached.h"
 #include "base/array.h"
 #include "driver/call.h"
@@ -58,8 +60,18 @@ static void block_done(weir__heap *heap, weir__block *block) {
     return;
   }
   weir__arena *arena = weir__block_arena(heap, block);
-  if (!(block->marks & WEIR__MARK_GUARDED) || !heap->allocator->guard->calls->keep(heap, arena, block))
-    weir__arena_release(arena, block);
+  const weir__guard_port *guard = heap->allocator->guard;
+  if (!guard || !(block->marks & WEIR__MARK_GUARDED) || !guard->calls->keep(heap, arena, block))
+    weir__end_block(heap, arena, block);
+}
+
+void weir__end_block(weir__heap *heap, weir__arena *arena, weir__block *block) {
+  bool stands_apart = weir__settings_of(heap)->guard == WEIR__GUARD_FULL &&
+                      weir__growth_of(weir__settings_of(heap), arena->pool) == WEIR__GROWTH_APART &&
+                      weir__segment_of(heap, block)->growth == WEIR__GROWTH_APART;
+  block = weir__arena_release(arena, block);
+  if (stands_apart && !weir__block_is_split(block))
+    weir__release_segment(heap, block);
 }
 
 void weir__block_collected(weir__heap *heap, weir__block *block) {

@@ -15,6 +15,10 @@ void weir__poll_heap(weir__heap *heap, weir_cu_stream current);
 /* Ends one wait of a freed block: for an event, or for other processes (sent.h). */
 void weir__block_collected(weir__heap *heap, weir__block *block);
 
+/* The end of a freed block that waits for nothing any more. Under full guard its pages are released with it. The
+ * arena's lock is held too. */
+void weir__end_block(weir__heap *heap, weir__arena *arena, weir__block *block);
+
 /* Releases blocks whose events have completed. */
 void weir__poll_events(weir__heap *heap, weir_cu_stream current);
 

@@ -86,8 +86,10 @@ const struct weir__option weir__options[OPTIONS] = {
            .help = "A segment that would exceed the memory fraction is rejected at once, without a driver call and "
                    "without releasing cached memory first."),
     OPTION(GUARD, "guard", GUARD, guard,
-           .help = "Search for misuse of memory: with light, each block is followed by at least 512 bytes that nothing "
-                   "may write to. Fixed at creation; WEIR_GUARD sets it."),
+           .help =
+               "Search for misuse of memory: with light, each block is followed by at least 512 bytes that nothing "
+               "may write to; with full, each is at the end of pages of its own. Fixed at creation; WEIR_GUARD sets "
+               "it."),
     OPTION(PINNED_USE_HOST_REGISTER, "pinned_use_cuda_host_register", FLAG, pinned_use_host_register,
            .alias = "pinned_use_hip_host_register",
            .help = "Pinned memory is ordinary memory that is touched and then registered, instead of memory that the "
@@ -126,6 +128,7 @@ const char *const weir__backend_names[] = {
 const char *const weir__guard_names[] = {
     [WEIR__GUARD_OFF] = "off",
     [WEIR__GUARD_LIGHT] = "light",
+    [WEIR__GUARD_FULL] = "full",
 };
 
 static const size_t field_sizes[] = {
@@ -357,7 +360,7 @@ static weir_status parse_backend(struct parser *parser, struct word word, weir__
 
 static weir_status parse_guard(struct parser *parser, struct word word, weir__guard_mode *guard) {
   char text[48];
-  for (size_t i = WEIR__GUARD_OFF; i <= WEIR__GUARD_LIGHT; i++) {
+  for (size_t i = WEIR__GUARD_OFF; i <= WEIR__GUARD_FULL; i++) {
     if (word_is(word, weir__guard_names[i])) {
       *guard = (weir__guard_mode)i;
       return WEIR_OK;

@@ -19,7 +19,7 @@ enum {
 typedef enum weir__backend_choice { WEIR__BACKEND_NATIVE, WEIR__BACKEND_CUDA_MALLOC_ASYNC } weir__backend_choice;
 
 /* How misuse of memory is searched for (cache/guard_port.h). */
-typedef enum weir__guard_mode { WEIR__GUARD_OFF, WEIR__GUARD_LIGHT } weir__guard_mode;
+typedef enum weir__guard_mode { WEIR__GUARD_OFF, WEIR__GUARD_LIGHT, WEIR__GUARD_FULL } weir__guard_mode;
 
 /* The address space that an expandable segment reserves: a number of bytes, or a fraction of the device's memory. Both
  * are 0 if it is not set. */

@@ -2,6 +2,7 @@
  * Beginning to guard an allocator.
  */
 #include "alloc/guard/guard.h"
+#include "alloc/cache/growth.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -15,8 +16,8 @@
 
 /* WEIR_GUARD, or what the settings say. */
 static weir_status read_mode(const weir_allocator *allocator, weir__guard_mode *mode) {
-  static const weir__guard_mode modes[] = {WEIR__GUARD_OFF, WEIR__GUARD_LIGHT, WEIR__GUARD_OFF,
-                                           WEIR__GUARD_LIGHT}; /* in the order of the table of variables */
+  static const weir__guard_mode modes[] = {WEIR__GUARD_OFF, WEIR__GUARD_LIGHT, WEIR__GUARD_OFF, WEIR__GUARD_LIGHT,
+                                           WEIR__GUARD_FULL}; /* in the order of the table of variables */
   int choice = -1;
   if (!weir__env_choice(WEIR__ENV_GUARD, &choice))
     return weir__env_refuse(WEIR__ENV_GUARD);
@@ -77,9 +78,22 @@ static bool set_mode(weir_allocator *allocator, weir__guard_mode mode) {
     return false;
   *changed = *old;
   changed->guard = mode;
+  weir__growth_fit(allocator, changed); /* full may be more than a device can do */
   changed->older = (weir__settings *)old;
   atomic_store(&allocator->settings, changed);
   return true;
+}
+
+/* Says what it needs before anything is allocated. */
+static void begin_full(weir__guard *guard) {
+  char page[32];
+  guard->options.sample = 1;
+  weir__guard_full_begin(guard);
+  if (guard->allocator->heap_count)
+    weir__log(WEIR_LOG_WARN,
+              "WEIR_GUARD=full: each block takes whole pages of %s. weir whatif --guard full FILE says how much memory "
+              "a recorded job will need",
+              weir__format_bytes(guard->allocator->heaps[0].pages.granularity, page));
 }
 
 weir_status weir__guard_begin(weir_allocator *allocator,
@@ -105,6 +119,7 @@ weir_status weir__guard_begin(weir_allocator *allocator,
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
   }
   guard->port.calls = &weir__guard_light;
+  guard->allocator = allocator;
   guard->options = options;
   guard->report = report;
   weir__mutex_init(&guard->lock);
@@ -113,5 +128,7 @@ weir_status weir__guard_begin(weir_allocator *allocator,
     atomic_store(&guard->heaps[i].oldest_ns, UINT64_MAX);
     weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_GUARDED, mode != WEIR__GUARD_OFF);
   }
+  if (atomic_load(&allocator->settings)->guard == WEIR__GUARD_FULL)
+    begin_full(guard);
   return WEIR_OK;
 }

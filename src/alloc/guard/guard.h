@@ -6,6 +6,9 @@
  * checks in stream order: it is launched on the block's own stream, so nothing waits. What it finds it writes to pinned
  * memory, where the next allocation or free sees it (collect).
  *
+ * full (full.c): each block is at the end of pages of its own (memory/apart.h), which are unmapped as soon as its
+ * streams have passed its free. What the unit and the pages have beside the block is checked as under light.
+ *
  * The wrong frees (frees.c) are found without the device.
  *
  * The guard has no memory of stacks or of blocks: what a finding says of a block's life is read from the history, as of
@@ -17,6 +20,7 @@
 #include "alloc/cache/backend_port.h"
 #include "alloc/cache/guard_port.h"
 #include "driver/kernels.h"
+#include "record/recorder.h"
 #include "weir/guard.h"
 
 /* In every float type of a GPU, each word of it is a NaN. No byte of it is that of -1. */
@@ -51,6 +55,7 @@ typedef struct weir__guarded {
   uint64_t number; /* of the check */
   uint64_t ticks;
   uint64_t address, requested, bytes;
+  uint64_t front;     /* full: bytes of its pages in front of it that are checked with it */
   uint64_t neighbour; /* the address of the block behind it, if that was in use; else 0 */
   weir_cu_stream stream;
   weir__guard_moment moment;
@@ -89,6 +94,11 @@ typedef struct weir__guard {
   size_t count, room;
   atomic_ullong total;  /* of all findings, repeated ones included */
   atomic_ullong raised; /* how many of them have failed a call */
+  weir_allocator *allocator;
+  struct weir__guard *next;       /* of those that are full (full.c) */
+  atomic_bool has_fault;          /* full: a fault was reported; the context is lost then */
+  weir_guard_finding *candidates; /* of that fault, written before it is reported */
+  size_t candidate_count;
   void (*report)(weir_allocator *allocator, const weir_guard_finding *finding); /* a new one; no lock is held */
   weir__guard_heap heaps[];
 } weir__guard;
@@ -121,7 +131,23 @@ void weir__guard_check_all(weir_allocator *allocator, bool wait);
 
 void weir__guard_refused(const char *caller, weir_allocator *allocator, uint64_t address);
 
+/* ---- Full (full.c) ---- */
+
+void weir__guard_full_begin(weir__guard *guard);
+void weir__guard_full_end(weir__guard *guard);
+
+/* Notes the result of a call of the driver: it may be that the context is lost. */
+void weir__guard_note_result(const weir__heap *heap, weir_cu_result result);
+
 /* ---- Findings (life.c) ---- */
+
+/* The history of a device. The caller frees `all`. */
+typedef struct weir__entries {
+  weir__entry *all;
+  size_t count;
+} weir__entries;
+
+weir__entries weir__guard_read_history(weir_allocator *allocator, int device);
 
 /* Fills in the stacks and times of the life that a block had at a time, and the stack of its neighbour. */
 void weir__guard_find_life(weir_allocator *allocator, weir_guard_finding *finding, uint64_t ticks);

@@ -11,15 +11,10 @@
 
 /* ---- The life of a block ---- */
 
-/* The entries of a device, read when the first of them is asked for: findings are rare. */
-typedef struct entries {
-  weir__entry *all;
-  size_t count;
-} entries;
-
-static entries read_entries(weir_allocator *allocator, int device) {
+/* Read when the first finding needs it: findings are rare. */
+weir__entries weir__guard_read_history(weir_allocator *allocator, int device) {
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  entries read = {NULL, 0};
+  weir__entries read = {NULL, 0};
   uint64_t dropped;
   if (history && device >= 0 && device < history->device_count)
     weir__ring_read(&history->devices[device].ring, UINT64_MAX, &read.all, &read.count, &dropped);
@@ -27,7 +22,7 @@ static entries read_entries(weir_allocator *allocator, int device) {
 }
 
 /* The last allocation at an address up to a time, and the free that followed it; NULL where there is none. */
-static const weir__entry *find_alloc(entries read, uint64_t address, uint64_t ticks, const weir__entry **freed) {
+static const weir__entry *find_alloc(weir__entries read, uint64_t address, uint64_t ticks, const weir__entry **freed) {
   *freed = NULL;
   for (size_t i = read.count; i--;) {
     const weir__entry *entry = &read.all[i];
@@ -42,7 +37,7 @@ static const weir__entry *find_alloc(entries read, uint64_t address, uint64_t ti
 }
 
 void weir__guard_find_life(weir_allocator *allocator, weir_guard_finding *finding, uint64_t ticks) {
-  entries read = read_entries(allocator, finding->device);
+  weir__entries read = weir__guard_read_history(allocator, finding->device);
   weir__clock_line line = weir__clock_line_now();
   const weir__entry *freed, *made = find_alloc(read, finding->address, ticks, &freed);
   if (made) {

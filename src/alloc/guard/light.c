@@ -110,8 +110,11 @@ static bool launch(weir__heap *heap, const weir__guarded *of, uint64_t start, ui
   void *params[WEIR__GUARD_PARAMS] = {&p.base, &p.start, &p.middle, &p.end,   &p.pattern,
                                       &p.slot, &p.flag,  &p.number, &p.dense, &p.sparse};
   uint64_t blocks = (end - start) / BYTES_PER_BLOCK + 1;
-  return !driver->LaunchKernel(driver, guard->function, (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), 1, 1,
-                               WEIR__GUARD_THREADS, 1, 1, 0, of->stream, params, NULL);
+  weir_cu_result r =
+      driver->LaunchKernel(driver, guard->function, (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), 1, 1,
+                           WEIR__GUARD_THREADS, 1, 1, 0, of->stream, params, NULL);
+  weir__guard_note_result(heap, r);
+  return !r;
 }
 
 /* The arena's lock is held. */
@@ -124,6 +127,33 @@ static weir__guarded describe(const weir__arena *arena, const weir__block *block
                          .stream = arena->stream,
                          .moment = moment,
                          .is_freed = block->state == WEIR__WAITING};
+}
+
+/* Whether the block stands at the end of pages of its own. */
+static bool stands_apart(const weir__heap *heap, uint64_t address) {
+  return weir__apart_has(&heap->apart_blocks, address);
+}
+
+/* Of such a block, what its first page has in front of it, or the last part of that: no fault tells of a write there.
+ * */
+static weir__guarded front_of(const weir__heap *heap, const weir__guarded *check) {
+  enum { MOST = 4096 };
+  weir__guarded front = *check;
+  uint64_t before = check->address % heap->pages.granularity;
+  front.front = before < MOST ? before : MOST;
+  front.address -= front.front;
+  return front;
+}
+
+/* Fills or checks both ends of a block that stands apart. */
+static bool launch_ends(weir__heap *heap, const weir__guarded *check, bool fills) {
+  weir__guarded front = front_of(heap, check);
+  bool is_done = true;
+  if (front.front)
+    is_done = launch(heap, &front, 0, fills ? front.front : 0, front.front);
+  if (check->requested < check->bytes)
+    is_done &= launch(heap, check, check->requested, fills ? check->bytes : check->requested, check->bytes);
+  return is_done;
 }
 
 /* A graph may write to all memory of its pool, at any time. */
@@ -167,7 +197,7 @@ static bool take_slots(weir__heap *heap, weir__guarded **checks, weir__guard_slo
 
 static void add(weir_allocator *allocator, int device, const weir__guarded *check, const weir__guard_slot *slot) {
   weir_guard_finding finding = {.device = device,
-                                .address = check->address,
+                                .address = check->address + check->front,
                                 .requested = check->requested,
                                 .stream = check->stream,
                                 .is_freed = check->is_freed};
@@ -179,10 +209,10 @@ static void add(weir_allocator *allocator, int device, const weir__guarded *chec
   }
   if (!slot->count)
     return;
-  finding.kind = slot->first < check->requested ? WEIR_GUARD_USE_AFTER_FREE : WEIR_GUARD_OUT_OF_BOUNDS;
+  finding.kind = !check->front && slot->first < check->requested ? WEIR_GUARD_USE_AFTER_FREE : WEIR_GUARD_OUT_OF_BOUNDS;
   finding.other_stream = NULL;
-  finding.offset = slot->first;
-  finding.last = slot->last;
+  finding.offset = slot->first - check->front;
+  finding.last = slot->last - check->front;
   finding.bytes = slot->count;
   finding.neighbour = check->neighbour;
   weir__guard_find_life(allocator, &finding, check->ticks);
@@ -211,6 +241,15 @@ static void collect(weir__heap *heap) {
 
 /* ---- Quarantine ---- */
 
+/* Waits for the work that may use a block, before its pages are unmapped. */
+static void wait_apart(weir__heap *heap, weir_cu_stream stream) {
+  weir_cu_result before = heap->pages.failure;
+  heap->pages.failure = WEIR_CU_SUCCESS;
+  if (!weir__wait_for_stream(heap, stream))
+    weir__guard_note_result(heap, heap->pages.failure);
+  heap->pages.failure = before;
+}
+
 static weir__quarantined *oldest(weir__guard_heap *guard) { return &guard->quarantine[guard->first]; }
 
 static void note_oldest(weir__guard_heap *guard) {
@@ -237,11 +276,46 @@ static bool push(weir__guard_heap *guard, weir__block *block) {
   return true;
 }
 
+/* Makes a block wait until its stream has passed this point. */
+static bool wait_with_fence(weir__heap *heap, const weir__arena *arena, weir__block *block) {
+  if (!weir__fences_add(&heap->fences, heap->allocator->driver, arena->stream, block))
+    return false;
+  weir__pending_add(heap, 1);
+  weir__block_cold_of(block)->events = 1;
+  return true;
+}
+
+/* The work that used the block has to end: then its pages can be unmapped, and what comes later faults. Where the
+ * driver names what faults, it is waited for, so that no later access is missed; elsewhere a fence is enough. In a
+ * capture there is neither, so the block stays until it has ended. */
+static bool keep_apart(weir__heap *heap, const weir__arena *arena, weir__block *block, const weir__guarded *check) {
+  weir__guard_heap *of = weir__guard_heap_of(heap);
+  if (is_of_graph(arena->pool))
+    return false;
+  if (atomic_load(&heap->captures) || !can_launch(heap, arena->stream)) {
+    if (!push(of, block))
+      return false;
+    weir__block_cold_of(block)->events = 1;
+    heap->quarantined++;
+    atomic_store(&of->is_due, true);
+    return true;
+  }
+  if (of->is_ready)
+    launch_ends(heap, check, false);
+  if (!weir__driver_can(heap->allocator->driver, WEIR_DRIVER_NAMES_FAULTS) &&
+      !weir__stream_is_idle(heap, arena->stream) && wait_with_fence(heap, arena, block))
+    return true;
+  wait_apart(heap, check->stream);
+  return false;
+}
+
 static bool keep(weir__heap *heap, weir__arena *arena, weir__block *block) {
   weir__guard *guard = weir__guard_of(heap->allocator);
   weir__guard_heap *of = &guard->heaps[heap->device];
   weir__guarded check = describe(arena, block, WEIR__GUARD_AT_FREE);
   weir__block_mark(block, WEIR__MARK_GUARDED, false);
+  if (stands_apart(heap, block->address))
+    return keep_apart(heap, arena, block, &check);
   if (!of->is_ready || is_of_graph(arena->pool) || !can_launch(heap, arena->stream) ||
       !launch(heap, &check, 0, check.requested, check.bytes) || !push(of, block))
     return false;
@@ -251,7 +325,8 @@ static bool keep(weir__heap *heap, weir__arena *arena, weir__block *block) {
   return true;
 }
 
-/* Checks the oldest block and makes it free. False if it has to stay, because its stream captures. The heap's lock is
+/* Checks the oldest block and makes it free; the pages of one that stands apart go with it. False if it has to
+ * stay, because its stream captures. The heap's lock is
  * held, and its context is current. */
 static bool release_oldest(weir__heap *heap) {
   weir__guard_heap *guard = weir__guard_heap_of(heap);
@@ -262,7 +337,11 @@ static bool release_oldest(weir__heap *heap) {
   weir__arena_lock(arena);
   weir__guarded check = describe(arena, block, WEIR__GUARD_AT_REUSE);
   weir__arena_unlock(arena);
-  if (!is_of_graph(arena->pool))
+  if (stands_apart(heap, check.address)) {
+    if (guard->is_ready && !is_of_graph(arena->pool))
+      launch_ends(heap, &check, false);
+    wait_apart(heap, check.stream);
+  } else if (!is_of_graph(arena->pool))
     launch(heap, &check, 0, 0, check.bytes);
   guard->first = (guard->first + 1) & (guard->room - 1);
   guard->count--;
@@ -271,7 +350,7 @@ static bool release_oldest(weir__heap *heap) {
   heap->quarantined--;
   weir__arena_lock(arena);
   weir__block_cold_of(block)->events = 0;
-  weir__arena_release(arena, block);
+  weir__end_block(heap, arena, block);
   weir__arena_unlock(arena);
   return true;
 }
@@ -339,7 +418,12 @@ static void fill_new(weir__heap *heap, weir__arena *arena, weir__block *block) {
   weir_driver *driver = heap->allocator->driver;
   weir__guarded check = describe(arena, block, WEIR__GUARD_AT_CHECK);
   uint64_t start = options->fill == WEIR__GUARD_FILL_NAN ? 0 : check.requested;
-  if (!launch(heap, &check, start, check.bytes, check.bytes))
+  if (stands_apart(heap, check.address)) {
+    launch_ends(heap, &check, true);
+    start = check.requested; /* what is behind has the pattern */
+    if (options->fill == WEIR__GUARD_FILL_NAN)
+      launch(heap, &check, 0, check.requested, check.requested);
+  } else if (!launch(heap, &check, start, check.bytes, check.bytes))
     return;
   if (options->fill >= 0 && options->fill < WEIR__GUARD_FILL_NAN)
     driver->MemsetD8Async(driver, check.address, (unsigned char)options->fill, check.requested, arena->stream);
@@ -391,7 +475,10 @@ static void check_arena(weir__heap *heap, weir__arena *arena) {
       if (!block || block->state != WEIR__ALLOCATED || !(block->marks & WEIR__MARK_GUARDED))
         continue;
       weir__guarded check = describe(arena, block, WEIR__GUARD_AT_CHECK);
-      launch(heap, &check, check.requested, check.requested, check.bytes);
+      if (stands_apart(heap, check.address))
+        launch_ends(heap, &check, false);
+      else
+        launch(heap, &check, check.requested, check.requested, check.bytes);
     }
   weir__arena_unlock(arena);
 }
@@ -406,7 +493,8 @@ static void check_quarantine(weir__heap *heap) {
     weir__arena_lock(arena);
     weir__guarded check = describe(arena, block, WEIR__GUARD_AT_CHECK);
     weir__arena_unlock(arena);
-    launch(heap, &check, 0, 0, check.bytes);
+    if (!stands_apart(heap, check.address))
+      launch(heap, &check, 0, 0, check.bytes);
   }
 }
 
@@ -464,8 +552,10 @@ static void end(weir_allocator *allocator) {
     free(of->checks);
     free(of->quarantine);
   }
+  weir__guard_full_end(guard);
   weir__mutex_destroy(&guard->lock);
   free(guard->findings);
+  free(guard->candidates);
   free(guard);
   allocator->guard = NULL;
 }

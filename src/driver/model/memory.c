@@ -1,10 +1,21 @@
 /*
  * Memory that has an address from the start: plain allocations and host memory. And what is known of an address.
  */
+#include "driver/access.h"
 #include "driver/model/model.h"
 
 static bool is_host(const model_range *range) {
   return range->kind == MODEL_RANGE_HOST || range->kind == MODEL_RANGE_REGISTERED;
+}
+
+/* A copy or a fill that would fault is refused before it is enqueued. */
+static void report_access(uint64_t device, uint64_t address, bool write) {
+  weir__access_observer_fn observer = atomic_load_explicit(&weir__access_observer, memory_order_acquire);
+  if (observer)
+    observer(&(weir__access){.address = address,
+                             .is_write = write,
+                             .device = __builtin_ctzll(device),
+                             .name = write ? "copy or memset" : "copy"});
 }
 
 /* Whether every byte is mapped, and the device may touch it so. */
@@ -12,8 +23,10 @@ static bool mapped_throughout(const model_range *reservation, uint64_t device, u
                               bool write) {
   for (uint64_t at = address; at - address < bytes;) {
     const model_mapping *mapping = weir__model_mapping(reservation, at);
-    if (!mapping || !((write ? mapping->writers : mapping->readers) & device))
+    if (!mapping || !((write ? mapping->writers : mapping->readers) & device)) {
+      report_access(device, at, write);
       return false;
+    }
     at = mapping->base + mapping->bytes;
   }
   return true;

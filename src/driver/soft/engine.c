@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "driver/soft/soft.h"
+#include "driver/soft/trap.h"
 #include "driver/work.h"
 
 /* The cost of an item in stepped time, beside its bytes or cycles. */
@@ -175,6 +176,38 @@ static weir_cu_result execute(struct soft *soft, struct soft_work *item) {
     break;
   }
   return WEIR_CU_SUCCESS;
+}
+
+typedef struct attempt {
+  struct soft *soft;
+  struct soft_work *item;
+  weir_cu_result result;
+} attempt;
+
+static void try(void *context) {
+  attempt *a = context;
+  a->result = execute(a->soft, a->item);
+}
+
+/* The same, for an observer of accesses to memory that is not mapped. A host function is the program's own: it faults
+ * as all of its code. */
+static weir_cu_result execute_trapped(struct soft *soft, const struct soft_stream *stream, struct soft_work *item) {
+  weir__access_observer_fn observer = atomic_load_explicit(&weir__access_observer, memory_order_acquire);
+  const model_work *work = &item->w;
+  attempt a = {soft, item, WEIR_CU_SUCCESS};
+  weir__access access = {.device = work->device ? work->device->ordinal : stream->s.device->ordinal};
+  bool is_device = work->kind == MODEL_WORK_COPY || work->kind == MODEL_WORK_FILL || work->kind == MODEL_WORK_KERNEL;
+  if (!observer || !is_device)
+    return execute(soft, item);
+  if (weir__trap_run(try, &a, &access))
+    return a.result;
+  access.name = work->kind == MODEL_WORK_KERNEL ? work->as.kernel.kernel->name
+                : work->kind == MODEL_WORK_COPY ? "copy"
+                                                : "memset";
+  if (!stream->s.is_legacy)
+    access.stream = (weir_cu_stream)(uintptr_t)weir__handle_of(&soft->m.streams, stream);
+  observer(&access);
+  return WEIR_CU_ILLEGAL_ADDRESS;
 }
 
 /* Lets the time of a slow copy or a spin pass, in real time. The lock is held, and released while this sleeps. Closing
@@ -337,7 +370,7 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
     if (work->w.kind == MODEL_WORK_KERNEL && work->w.as.kernel.kernel->function == weir__soft_guard)
       weir__soft_guard_look(soft, stream, work);
     weir__mutex_unlock(&soft->lock);
-    weir_cu_result r = execute(soft, work);
+    weir_cu_result r = execute_trapped(soft, stream, work);
     weir__mutex_lock(&soft->lock);
     if (r && !device->error) {
       device->error = r;

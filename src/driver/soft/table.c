@@ -98,7 +98,7 @@ static const weir_driver entries = {
     .size = sizeof(weir_driver),
     .name = "soft",
     .capabilities = WEIR_DRIVER_FILTERS_VISIBLE | WEIR_DRIVER_SURVIVES_FORK | WEIR_DRIVER_HOST_ACCESS |
-                    WEIR_DRIVER_CHECKS_STREAMS | WEIR_DRIVER_HOST_KERNELS,
+                    WEIR_DRIVER_CHECKS_STREAMS | WEIR_DRIVER_HOST_KERNELS | WEIR_DRIVER_NAMES_FAULTS,
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) .name = entry_##name,
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need) .name = entry_##name,
 #include "weir/driver_entries.h"

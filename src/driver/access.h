@@ -1,0 +1,28 @@
+/*
+ * Accesses to memory that is not mapped. A driver that learns what the access was reports it here: the software device
+ * does, NVIDIA's driver says only that the context is lost.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "weir/driver.h"
+
+typedef struct weir__access {
+  uint64_t address;
+  bool is_write;
+  int device;            /* whose work it was; -1 for the host */
+  weir_cu_stream stream; /* NULL for the legacy stream, and for the host */
+  const char *name;      /* of the kernel, or "copy", "memset", "host"; valid during the call */
+} weir__access;
+
+/* Called by the thread whose access it was, without a lock of the driver. It must not call the driver. There is one for
+ * the process; NULL if such accesses are not wanted: then they end the process, as any segmentation fault. */
+typedef void (*weir__access_observer_fn)(const weir__access *access);
+extern _Atomic(weir__access_observer_fn) weir__access_observer __attribute__((visibility("hidden")));
+
+/* Called with each error that ends a context, so that whatever may have caused it can be named. */
+typedef void (*weir__lost_observer_fn)(const weir_driver *driver, weir_cu_result result);
+extern _Atomic(weir__lost_observer_fn) weir__lost_observer __attribute__((visibility("hidden")));
