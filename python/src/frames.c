@@ -45,7 +45,7 @@ int pyweir_frames_use(bool on) {
 
 bool pyweir_frames_wanted(void) {
   const char *folder = getenv("WEIR_RECORD"), *stacks = getenv("WEIR_RECORD_STACKS"), *guard = getenv("WEIR_GUARD");
-  if (guard && (!strcmp(guard, "1") || !strcmp(guard, "light")))
+  if (guard && (!strcmp(guard, "1") || !strcmp(guard, "light") || !strcmp(guard, "full")))
     return !(stacks && !strcmp(stacks, "none"));
   return folder && *folder && stacks && *stacks && strcmp(stacks, "none") != 0;
 }

@@ -42,7 +42,7 @@ says "replay: FILE is missing" replay --check
 says "tune: --threads takes a number from 1 to 256 (got '')" tune --threads '' "$file"
 says "export: --to takes json, sqlite, csv, perfetto, collapsed or speedscope (got 'xml')" export --to xml "$file"
 says "export: --to is missing: json, sqlite, csv, perfetto, collapsed or speedscope" export "$file"
-says "whatif: --conf SETTINGS is missing" whatif "$file"
+says "whatif: --conf SETTINGS or --guard MODE is missing" whatif "$file"
 says "explain: takes only one FILE (got 'other' as well)" explain "$file" other
 says "explain: --at takes oom, peak, end or the number of an entry (got 'noon')" explain --at noon "$file"
 says "info: takes no arguments (got 'now')" info now

@@ -77,6 +77,13 @@ has out '^  The first row is the recording. The others were replayed with 14.00 
 has out '^ *12.15 GiB .* 1  recorded: (defaults)$'
 has out '^ *13.98 GiB .* 0  recorded, replayed: (defaults)$'
 
+# What guard mode will need.
+run 0 --guard light --guard full "$traces/llama_varlen.pickle.zst"
+has out '^ *32.50 GiB .* guard:light$'
+has out '^ *18.46 GiB .* guard:full$'
+run 1 --guard fuller "$file"
+has err 'there is no mode'
+
 # A file that cannot be read does not affect the others.
 run 1 --conf '' "$work/missing" "$traces/cuda_graphs.pickle.zst"
 has err 'missing: '
@@ -107,7 +114,7 @@ run 1 --conf '' --write "$work/missing/file.pickle" "$file"
 has err 'missing/file.pickle'
 
 wrong 'FILE is missing' --conf ''
-wrong '--conf SETTINGS is missing' "$file"
+wrong '--conf SETTINGS or --guard MODE is missing' "$file"
 wrong "unknown option '--what'" --what "$file"
 wrong '--conf needs a value' "$file" --conf
 wrong "(got '0')" --threads 0 --conf '' "$file"

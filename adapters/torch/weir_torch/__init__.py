@@ -75,7 +75,7 @@ def _record_frames(folder):
     """Adds Python frames to the stacks of a recording (WEIR_RECORD, WEIR_RECORD_STACKS; WEIR_GUARD) until the interpreter ends."""
     global _frames
     stacks = os.environ.get("WEIR_RECORD_STACKS", "")
-    if os.environ.get("WEIR_GUARD") in ("1", "light"):
+    if os.environ.get("WEIR_GUARD") in ("1", "light", "full"):
         wanted = stacks != "none"
     else:
         wanted = stacks not in ("", "none") and os.environ.get("WEIR_RECORD")

@@ -170,7 +170,7 @@ void weir__writer_put_allowed(struct weir__writer *writer, const struct weir__op
                      weir__backend_names[WEIR__BACKEND_CUDA_MALLOC_ASYNC]);
     break;
   case KIND_GUARD:
-    weir__writer_put(writer, "off or light");
+    weir__writer_put(writer, "off, light or full");
     break;
   case KIND_ROUNDUP:
     weir__writer_put(writer,
