@@ -1,8 +1,11 @@
 /*
  * Memory: capacity in pages, a device far larger than the machine, and host memory that is returned.
  */
+#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "driver/soft/soft.h"
 #include "support/soft.h"
@@ -263,6 +266,124 @@ TEST(reused_memory_is_zero) {
     *at(p + 4 * MIB - 1) = 1;
     assert_cu(d->MemFree(d, p));
   }
+  soft_close();
+}
+
+/* ---- Kept memory: with threads, freed memory stays mapped for a while ---- */
+
+static void start_worker(void) {
+  weir_cu_deviceptr p = soft_alloc(4096);
+  assert_cu(d->MemsetD8Async(d, p, 1, 4096, NULL));
+  assert_cu(d->CtxSynchronize(d));
+  assert_cu(d->MemFree(d, p));
+}
+
+/* Host memory is returned once the device has been idle for a second, and work puts that off. */
+TEST(kept_memory_is_returned) {
+  enum { BYTES = 32 * MIB };
+  soft_open(WEIR_SOFT_THREADS, 1, 256 * MIB);
+  start_worker();
+  weir_cu_deviceptr p = soft_alloc(BYTES);
+  touch(p, BYTES);
+  assert_cu(d->MemFree(d, p));
+  assert_int_equal(free_bytes(), 256 * MIB);
+  assert_in_range(host_bytes(), BYTES, BYTES + 2 * MIB); /* kept, and free all the same */
+  for (int waited = 0; host_bytes() > 0; waited++) {
+    assert_true(waited < 30000);
+    usleep(1000);
+  }
+  soft_close();
+}
+
+/* The bound is an eighth of the memory: what is freed beyond it returns the oldest. */
+TEST(kept_memory_is_bounded) {
+  soft_open(WEIR_SOFT_THREADS, 1, 256 * MIB);
+  start_worker();
+  weir_cu_deviceptr p[8], large = soft_alloc(64 * MIB);
+  for (int i = 0; i < 8; i++) {
+    p[i] = soft_alloc(8 * MIB);
+    touch(p[i], 8 * MIB);
+  }
+  touch(large, 64 * MIB);
+  for (int i = 0; i < 8; i += 2)
+    assert_cu(d->MemFree(d, p[i]));
+  for (int i = 1; i < 8; i += 2)
+    assert_cu(d->MemFree(d, p[i]));
+  assert_true(host_bytes() <= (64 + 32 + 2) * MIB);
+  assert_cu(d->MemFree(d, large)); /* more than the bound by itself */
+  assert_true(host_bytes() <= (32 + 2) * MIB);
+  soft_close();
+}
+
+/* Sizes and orders at random: new memory is zero, holds what is written, and shares no page with other memory. Half of
+ * it is sparse, and clearing it does not make it dense. */
+TEST(kept_memory_reads_as_zero) {
+  enum { SLOTS = 12, ROUNDS = 500 };
+  static struct {
+    weir_cu_deviceptr at;
+    size_t bytes;
+    unsigned value;
+  } slots[SLOTS];
+  soft_open(WEIR_SOFT_THREADS, 1, 1 * GIB);
+  start_worker();
+  unsigned random = 1;
+  for (int i = 0; i < ROUNDS; i++) {
+    random = random * 1664525u + 1013904223u;
+    int k = (int)(random >> 16) % SLOTS;
+    if (slots[k].at) {
+      for (size_t b = 0; b < slots[k].bytes; b += 512 * KIB)
+        assert_int_equal(*(volatile unsigned *)at(slots[k].at + b), b % MIB ? 0 : slots[k].value);
+      assert_cu(d->MemFree(d, slots[k].at));
+      slots[k].at = 0;
+      continue;
+    }
+    slots[k].bytes = (1 + (random >> 8) % 16) * (random & 64 ? MIB : 2 * MIB);
+    slots[k].at = soft_alloc(slots[k].bytes);
+    slots[k].value = (unsigned)i + 1;
+    for (size_t b = 0; b < slots[k].bytes; b += 512 * KIB) {
+      assert_int_equal(*(volatile unsigned *)at(slots[k].at + b), 0);
+      if (b % MIB == 0)
+        *(volatile unsigned *)at(slots[k].at + b) = slots[k].value;
+    }
+  }
+  for (int k = 0; k < SLOTS; k++)
+    if (slots[k].at)
+      assert_cu(d->MemFree(d, slots[k].at));
+  soft_close();
+}
+
+static void write_after_free(void *does_write) {
+  soft_open(WEIR_SOFT_THREADS, 1, 256 * MIB);
+  start_worker();
+  weir_cu_deviceptr p = soft_alloc(8 * MIB);
+  touch(p, 8 * MIB);
+  assert_cu(d->MemFree(d, p));
+  assert_true(host_bytes() >= 8 * MIB);
+  if (*(bool *)does_write)
+    *at(p) = 1;
+  soft_close();
+}
+
+/* It is free: an access faults, as one to memory that was returned. */
+TEST(kept_memory_is_not_accessible) {
+  bool does_write = false;
+  assert_int_equal(soft_in_child(write_after_free, &does_write), 0);
+  does_write = true;
+  int status = soft_in_child(write_after_free, &does_write);
+  assert_true(WIFSIGNALED(status));
+  assert_int_equal(WTERMSIG(status), SIGSEGV);
+}
+
+/* Another process may have it mapped. */
+TEST(exported_memory_is_not_kept) {
+  soft_open(WEIR_SOFT_THREADS, 1, 256 * MIB);
+  start_worker();
+  weir_cu_deviceptr p = soft_alloc(8 * MIB);
+  weir_cu_ipc_mem_handle handle;
+  touch(p, 8 * MIB);
+  assert_cu(d->IpcGetMemHandle(d, &handle, p));
+  assert_cu(d->MemFree(d, p));
+  assert_true(host_bytes() < 8 * MIB);
   soft_close();
 }
 

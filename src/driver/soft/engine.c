@@ -381,6 +381,16 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
   return true;
 }
 
+/* Memory that was freed keeps its pages for a while (memory.c). */
+static void wait_for_work(struct soft *soft) {
+  if (!soft->kept_until_ns)
+    weir__cond_wait(&soft->work, &soft->lock);
+  else if (weir__monotonic_ns() < soft->kept_until_ns)
+    weir__cond_wait_until(&soft->work, &soft->lock, soft->kept_until_ns);
+  else
+    weir__soft_return_kept(soft);
+}
+
 static void *worker(void *argument) {
   struct soft *soft = argument;
   weir__mutex_lock(&soft->lock);
@@ -388,7 +398,7 @@ static void *worker(void *argument) {
     struct soft_stream *stream = soft->ready;
     if (!stream) {
       soft->idle_workers++;
-      weir__cond_wait(&soft->work, &soft->lock);
+      wait_for_work(soft);
       soft->idle_workers--;
       continue;
     }
@@ -396,6 +406,8 @@ static void *worker(void *argument) {
     soft->ready_count--;
     stream->queued = false;
     run_one(soft, stream);
+    if (soft->kept_until_ns)
+      weir__soft_keep_longer(soft);
   }
   weir__mutex_unlock(&soft->lock);
   return NULL;

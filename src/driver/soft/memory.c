@@ -1,9 +1,9 @@
 /*
  * Memory: files, mappings and address space.
  *
- * The memory of a device is one file in memory (memfd). Offsets are handed out once and never reused; freed ranges are
- * punched out of the file, so the host backs only memory that was touched. Capacity is counted separately. A device can
- * therefore be far larger than the host, and new memory reads as zero.
+ * The memory of a device is one file in memory (memfd). Freed memory is punched out of the file, at once or after a
+ * while, so the host backs only memory that is touched. Capacity is counted separately. A device can therefore be far
+ * larger than the host, and new memory reads as zero.
  *
  * A reservation is address space without access. A mapping places the memory of a handle there, still without access,
  * and setting access is mprotect. An access that is too early or too late is a hardware fault, as on a GPU. All devices
@@ -12,9 +12,11 @@
  */
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/memory_map.h"
 #include "driver/soft/soft.h"
 
@@ -38,6 +40,8 @@ static weir_cu_result new_extent(model_device *device, uint64_t bytes, bool shar
   else {
     if (of->fd < 0)
       of->fd = open_file(device, "memory", file_bytes);
+    if (bytes >= MODEL_GRANULARITY)
+      of->file_end = weir__round_up(of->file_end, MODEL_GRANULARITY);
     e.fd = bytes > file_bytes - of->file_end ? -1 : of->fd;
     e.offset = of->file_end;
     of->file_end += e.fd < 0 ? 0 : bytes;
@@ -55,9 +59,7 @@ static void end_extent(const struct soft_extent *extent) {
     fallocate(extent->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)extent->offset, (off_t)extent->bytes);
 }
 
-/* Large ranges are aligned to the granularity, as in NVIDIA's driver. */
-weir_cu_result weir__soft_map_extent(const struct soft_extent *extent, uint64_t bytes, uint64_t *base) {
-  char *at = weir__map_reserve(bytes, bytes >= MODEL_GRANULARITY ? MODEL_GRANULARITY : 1);
+static weir_cu_result map_extent_at(char *at, const struct soft_extent *extent, uint64_t bytes, uint64_t *base) {
   if (!at)
     return WEIR_CU_OUT_OF_MEMORY;
   if (!weir__map_shared_file_at(at, bytes, extent->fd, extent->offset) || !weir__map_protect(at, bytes, true, true)) {
@@ -66,6 +68,118 @@ weir_cu_result weir__soft_map_extent(const struct soft_extent *extent, uint64_t 
   }
   *base = (uint64_t)at;
   return WEIR_CU_SUCCESS;
+}
+
+/* Large ranges are aligned to the granularity, as in NVIDIA's driver. */
+weir_cu_result weir__soft_map_extent(const struct soft_extent *extent, uint64_t bytes, uint64_t *base) {
+  char *at = weir__map_reserve(bytes, bytes >= MODEL_GRANULARITY ? MODEL_GRANULARITY : 1);
+  return map_extent_at(at, extent, bytes, base);
+}
+
+/* ---- Kept memory ----
+ *
+ * The system takes ten times as long to back and map a page as to clear one, and a caching allocator that gives memory
+ * back often needs as much again. So freed ranges stay mapped, without access, up to a bound and until the device has
+ * been idle for a second; new ones are taken from them, and cleared. A range that another process may have mapped is
+ * not kept. In stepped time and before the first work of a stream there is no worker to end it, and nothing is kept. */
+
+static const uint64_t kept_ns = 1000000000, most_kept = 1ull << 31, window_bytes = 1ull << 40;
+
+/* Reserves address space for new memory. Neighbours in the file lie side by side, so that kept ones can be joined: in a
+ * window of free address space, of which only ranges are reserved. */
+static char *reserve_in_window(struct soft_device *device, const struct soft_extent *extent) {
+  if (device->window && weir__map_reserve_at((void *)(device->window + extent->offset), extent->bytes))
+    return (char *)(device->window + extent->offset);
+  char *window = weir__map_reserve(window_bytes, MODEL_GRANULARITY);
+  if (window) {
+    weir__unmap(window, window_bytes);
+    device->window = (uint64_t)window - extent->offset;
+    if (weir__map_reserve_at(window, extent->bytes))
+      return window;
+  }
+  return weir__map_reserve(extent->bytes, MODEL_GRANULARITY);
+}
+
+static void remove_kept(struct soft_device *device, int index) {
+  device->kept_bytes -= device->kept[index].bytes;
+  device->kept_count--;
+  for (int i = index; i < device->kept_count; i++)
+    device->kept[i] = device->kept[i + 1];
+}
+
+static void return_kept(struct soft_device *device, int index) {
+  const struct soft_kept *kept = &device->kept[index];
+  weir__unmap((void *)kept->base, kept->bytes);
+  end_extent(&(struct soft_extent){.fd = device->fd, .offset = kept->offset, .bytes = kept->bytes});
+  remove_kept(device, index);
+}
+
+void weir__soft_return_kept(struct soft *soft) {
+  for (int i = 0; i < soft->m.device_count; i++)
+    while (((struct soft_device *)soft->m.devices[i])->kept_count)
+      return_kept((struct soft_device *)soft->m.devices[i], 0);
+  soft->kept_until_ns = 0;
+}
+
+void weir__soft_keep_longer(struct soft *soft) { soft->kept_until_ns = weir__monotonic_ns() + kept_ns; }
+
+/* Keeps the memory of a range; false if it is to be returned at once. */
+static bool keep(struct soft *soft, const struct soft_range *range) {
+  struct soft_device *device = (struct soft_device *)range->r.device;
+  struct soft_kept kept = {range->r.base, range->extent.offset, range->r.room};
+  uint64_t most = soft->m.bytes / 8 < most_kept ? soft->m.bytes / 8 : most_kept;
+  if (!soft->workers || soft->stopping || range->exported || kept.bytes % MODEL_GRANULARITY || kept.bytes > most ||
+      !weir__map_protect((void *)kept.base, kept.bytes, false, false))
+    return false;
+  for (int i = device->kept_count; i-- > 0;) {
+    const struct soft_kept other = device->kept[i];
+    bool is_before = other.base + other.bytes == kept.base, is_after = kept.base + kept.bytes == other.base;
+    if ((!is_before && !is_after) || other.base - other.offset != kept.base - kept.offset)
+      continue;
+    kept.base = is_before ? other.base : kept.base;
+    kept.offset = is_before ? other.offset : kept.offset;
+    kept.bytes += other.bytes;
+    remove_kept(device, i);
+  }
+  device->kept_bytes += kept.bytes;
+  device->kept[device->kept_count++] = kept;
+  while (device->kept_bytes > most || device->kept_count == SOFT_KEPT)
+    return_kept(device, 0); /* the oldest */
+  if (!soft->kept_until_ns)
+    weir__cond_signal(&soft->work); /* a worker waits for that time from now on */
+  weir__soft_keep_longer(soft);
+  return true;
+}
+
+/* Clears the granules of a mapped range of which the file has pages, and no others: they would need memory. */
+static void clear_data(char *at, const struct soft_extent *extent) {
+  off_t begin = (off_t)extent->offset, end = begin + (off_t)extent->bytes, next;
+  for (off_t data = begin; (data = lseek(extent->fd, data, SEEK_DATA)) >= 0 && data < end; data = next) {
+    next = data - (data - begin) % MODEL_GRANULARITY + MODEL_GRANULARITY;
+    memset(at + (data - begin), 0, (size_t)(next - data));
+  }
+}
+
+/* Takes the beginning of the smallest kept range that is large enough. */
+static bool take_kept(struct soft_device *device, uint64_t bytes, struct soft_extent *extent, uint64_t *base) {
+  struct soft_kept *best = NULL;
+  for (int i = 0; i < device->kept_count; i++) {
+    struct soft_kept *kept = &device->kept[i];
+    if (kept->bytes >= bytes && (!best || kept->bytes < best->bytes))
+      best = kept;
+  }
+  if (!best || bytes % MODEL_GRANULARITY || !weir__map_protect((void *)best->base, bytes, true, true))
+    return false;
+  *extent = (struct soft_extent){.fd = device->fd, .offset = best->offset, .bytes = bytes};
+  *base = best->base;
+  best->base += bytes;
+  best->offset += bytes;
+  best->bytes -= bytes;
+  device->kept_bytes -= bytes;
+  if (!best->bytes)
+    remove_kept(device, (int)(best - device->kept));
+  clear_data((char *)*base, extent);
+  return true;
 }
 
 /* ---- Ranges ---- */
@@ -83,13 +197,18 @@ static weir_cu_result add_range(model *m, const model_request *request, void *at
 static weir_cu_result new_device_range(model *m, const model_request *request, model_range **range) {
   uint64_t unit = request->kind == MODEL_RANGE_PLAIN ? SOFT_PAGE : MODEL_GRANULARITY;
   uint64_t base, room = weir__round_up(request->bytes, unit);
+  struct soft_device *device = (struct soft_device *)request->device;
   struct soft_extent extent;
   if (!weir__model_take_bytes(m, request->device, room))
     return WEIR_CU_OUT_OF_MEMORY;
-  weir_cu_result r = new_extent(request->device, room, false, &extent);
-  if (r)
-    goto give_bytes;
-  r = weir__soft_map_extent(&extent, room, &base);
+  weir_cu_result r = WEIR_CU_SUCCESS;
+  if (!take_kept(device, room, &extent, &base)) {
+    r = new_extent(request->device, room, false, &extent);
+    if (r)
+      goto give_bytes;
+    r = room % MODEL_GRANULARITY ? weir__soft_map_extent(&extent, room, &base)
+                                 : map_extent_at(reserve_in_window(device, &extent), &extent, room, &base);
+  }
   if (!r)
     r = add_range(m, request, (void *)base, room, range);
   if (r)
@@ -131,14 +250,16 @@ static weir_cu_result new_range(model *m, const model_request *request, model_ra
 
 static void end_range(model *m, model_range *range) {
   struct soft_range *of = (struct soft_range *)range;
-  (void)m;
+  bool is_device = range->kind == MODEL_RANGE_PLAIN || range->kind == MODEL_RANGE_POOLED;
+  if (is_device)
+    range->device->used -= range->room;
+  if (is_device && keep((struct soft *)m, of))
+    return;
   if (of->exported)
     weir__soft_unexport(of);
   if (range->kind != MODEL_RANGE_REGISTERED)
     weir__unmap((void *)range->base, range->room);
-  if (range->kind == MODEL_RANGE_PLAIN || range->kind == MODEL_RANGE_POOLED)
-    range->device->used -= range->room;
-  if (range->kind == MODEL_RANGE_PLAIN || range->kind == MODEL_RANGE_POOLED || range->kind == MODEL_RANGE_IPC)
+  if (is_device || range->kind == MODEL_RANGE_IPC)
     end_extent(&of->extent);
 }
 

@@ -17,7 +17,8 @@
 
 enum {
   SOFT_PAGE = 4096, /* granularity of MemAlloc */
-  SOFT_MAX_WORKERS = 256
+  SOFT_MAX_WORKERS = 256,
+  SOFT_KEPT = 64 /* kept ranges of a device, and one */
 };
 
 struct soft;
@@ -29,6 +30,11 @@ struct soft_extent {
   int fd;        /* the file of the device, or a separate file if the memory can be shared */
   bool own_file; /* close the file with the extent */
   uint64_t offset, bytes;
+};
+
+/* Free memory of the file of a device that stays mapped (memory.c). */
+struct soft_kept {
+  uint64_t base, offset, bytes;
 };
 
 struct soft_range {
@@ -58,6 +64,10 @@ struct soft_pool {
 
 /* Maps an extent, readable and writable, at an address of its choice. */
 weir_cu_result weir__soft_map_extent(const struct soft_extent *extent, uint64_t bytes, uint64_t *base);
+
+/* Returns kept memory to the host; and puts that off until the device has been idle for a second again. */
+void weir__soft_return_kept(struct soft *soft);
+void weir__soft_keep_longer(struct soft *soft);
 
 /* Withdraws the range, so that no other process can open it. */
 void weir__soft_unexport(struct soft_range *range);
@@ -202,7 +212,11 @@ weir_cu_result weir__soft_shared_event_query(const struct soft_shared_event *sha
 struct soft_device {
   model_device d;
   int fd;            /* the file that backs its memory; -1 until first used */
-  uint64_t file_end; /* offsets below were handed out; they are never reused */
+  uint64_t file_end; /* offsets below were handed out; they are used again only while they are kept */
+  uint64_t window;   /* the address of offset 0 if the whole file were mapped in one piece; 0 until first used */
+  struct soft_kept kept[SOFT_KEPT]; /* the oldest first; no two can be joined */
+  int kept_count;
+  uint64_t kept_bytes;
   struct soft_stream *streams;
 };
 
@@ -229,6 +243,7 @@ struct soft {
   unsigned ready_count, workers, idle_workers;
   uint64_t next_seq;
   weir__thread_id worker_ids[SOFT_MAX_WORKERS];
+  uint64_t kept_until_ns;      /* when an idle worker returns kept memory; 0 if there is none */
   uint64_t now_ns;             /* the clock of stepped time: the latest end of any item */
   unsigned long unmaps_in_use; /* of memory that work in a stream accesses */
   uint64_t profile_base_ns;    /* the real time at which stepped time was 0, as profiled work states it; 0 if unset */

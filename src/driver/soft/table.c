@@ -116,6 +116,7 @@ static void destroy(weir_driver *self) {
   for (int i = 0; i < soft->m.device_count; i++)
     weir__soft_wait_device(&soft->m, soft->m.devices[i]);
   weir__model_end(&soft->m);
+  weir__soft_return_kept(soft);
   for (int i = 0; i < soft->options.devices; i++)
     if (soft->devices[i].fd >= 0)
       close(soft->devices[i].fd);

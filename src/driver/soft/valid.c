@@ -100,6 +100,22 @@ static void check_range(model *m, model_range *range, void *data) {
   sums->graphs[range->device->ordinal] += range->kind == MODEL_RANGE_POOLED && !range->pool ? room : 0;
 }
 
+static void check_kept(const model *m, const struct soft_device *device) {
+  uint64_t bytes = 0;
+  for (int i = 0; i < device->kept_count; i++) {
+    const struct soft_kept *kept = &device->kept[i];
+    CHECK(kept->bytes && kept->offset + kept->bytes <= device->file_end, "kept memory: an invalid range");
+    CHECK(!weir__model_overlap(m, kept->base, kept->bytes), "kept memory: the range at %" PRIx64 " is in use",
+          kept->base);
+    for (int k = 0; k < i; k++)
+      CHECK(kept->offset + kept->bytes <= device->kept[k].offset ||
+                device->kept[k].offset + device->kept[k].bytes <= kept->offset,
+            "kept memory: two ranges overlap");
+    bytes += kept->bytes;
+  }
+  CHECK_EQUAL(bytes, device->kept_bytes, "kept memory: bytes");
+}
+
 static void check_memory(model *m) {
   struct sums sums = {0};
   CHECK(weir__rangemap_is_valid(&m->placed), "ranges: the map is invalid");
@@ -120,6 +136,7 @@ static void check_memory(model *m) {
     CHECK_EQUAL(sums.used[i], m->devices[i]->used, "memory: bytes used on a device");
     CHECK(sums.used[i] <= m->bytes, "memory: more bytes are used than the device has");
     CHECK_EQUAL(sums.graphs[i], m->devices[i]->graph_used, "memory: bytes used by graphs");
+    check_kept(m, (const struct soft_device *)m->devices[i]);
   }
 }
 
