@@ -31,7 +31,7 @@ PACKAGE = os.environ.get("WEIR_PYTHON_PACKAGE") or os.path.join(HERE, *[".."] * 
 KINDS = ("passed", "skipped", "failed", "error", "timed out")
 # What Weir is not, and how the traceback of its absence ends.
 NEEDS = {
-    "nn": r"module 'torch\.nn|attribute '(nn|_nn|batch_norm_gather_stats)'|No module named 'torch\.nn",
+    "nn": r"module '(torch|weir)\.nn|attribute 'batch_norm_gather_stats'|No module named 'torch\.nn",
     "optimizers": r"attribute 'optim'|No module named 'torch\.optim",
     "autograd": r"autograd|requires_grad|attribute '(no_grad|enable_grad|backward|grad|_version)'|argument 'requires_grad'",
     "TorchScript": r"attribute 'jit'|No module named 'torch\.jit",
@@ -44,6 +44,7 @@ NEEDS = {
     "NVIDIA's driver": r"libcuda\.so|cuda driver can't be loaded|the software device (draws no power|has no temperature)",
     "the word torch in texts": r"assertTrue\(\"torch\.|`torch\..* does not match \"`weir\.",
     "names of PyTorch's C++ functions": r"\(\"::",
+    "a limit that Weir does not have": r"integer out of range",
 }
 
 

@@ -25,6 +25,7 @@ _MAGIC = "weir 1"
 _ALLOWED = {
     ("weir.compute._array", "_rebuild"),
     ("weir.compute._storage", "TypedStorage._wrap"),
+    ("weir.amp", "Parameter"),
     ("weir", "Device"),
     ("weir", "Size"),
     ("weir.compute._array", "Size"),
@@ -105,8 +106,11 @@ def _check(location: Any) -> None:
         )
 
 
-def save(obj: object, f: Any) -> None:
-    """Writes an object, and the arrays in it, to a file or to a path. Arrays that share a storage share it again."""
+def save(obj: object, f: Any, *, _use_new_zipfile_serialization: bool = True) -> None:
+    """Writes an object, and the arrays in it, to a file or to a path. Arrays that share a storage share it again.
+
+    torch.save() has two formats to choose from; the file has Weir's own in either case.
+    """
     if isinstance(f, (str, os.PathLike)):
         with open(f, "wb") as file:
             save(obj, file)

@@ -11,6 +11,7 @@ from weir import _lazy, _weir, memory
 from weir.compute import _compute
 from weir import get_arch_list
 from weir.compute._settings import _set_allow_tf32 as _set_cublas_allow_tf32
+from weir.nn import functional as _functional
 from weir.compute._settings import set_float32_matmul_precision as _set_float32_matmul_precision
 from weir._weir import *
 from weir._weir import (
@@ -99,6 +100,12 @@ _CUDAPluggableAllocator = _cuda_CUDAAllocator
 _has_cuda: bool = True
 _has_magma: bool = False
 _has_cudnn: bool = False
+
+
+class _nn:
+    """torch._C._nn: functions of torch.nn.functional, with numbers for the reduction."""
+
+    binary_cross_entropy = staticmethod(_functional._cross_entropy)
 
 
 # ---- Checks of arguments, with torch._C's texts ----

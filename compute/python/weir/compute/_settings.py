@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from weir.compute import _compute
 
 __all__ = [
@@ -10,6 +12,7 @@ __all__ = [
     "get_deterministic_debug_mode",
     "get_float32_matmul_precision",
     "is_deterministic_algorithms_warn_only_enabled",
+    "no_grad",
     "set_deterministic_debug_mode",
     "set_float32_matmul_precision",
     "use_deterministic_algorithms",
@@ -140,3 +143,13 @@ def get_deterministic_debug_mode() -> int:
     if not _compute._get_deterministic_algorithms():
         return 0
     return 1 if _compute._get_deterministic_algorithms_warn_only() else 2
+
+
+class no_grad(contextlib.ContextDecorator):
+    """A region, or a function, without gradients. Weir computes none: this is for programs that say so."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass

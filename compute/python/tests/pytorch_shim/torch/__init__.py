@@ -5,22 +5,32 @@ What Weir has no name for is missing here as well. Only what pytorch_seed.py sta
 
 import importlib
 import importlib.abc
+import importlib.machinery
 import importlib.util
 import math
+import os
 import sys
 import types
 
 import weir
 import weir.cpu
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 # torch.NAME that is no module of Weir, or another one: weir.profiler is torch.cuda.profiler.
-NOT_WEIR = ("nn", "profiler", "testing", "utils")
+NOT_WEIR = ("profiler", "testing", "utils")
 
 inf, nan = math.inf, math.nan
 device = weir.Device
 Tensor = type(weir.empty(0))
 storage = types.SimpleNamespace(TypedStorage=weir.TypedStorage, UntypedStorage=weir.UntypedStorage)
 version = types.SimpleNamespace(cuda="12.4", hip=None)  # the release of CUDA whose interfaces the package follows
+
+
+def _exists(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # of the package
+        return False
 
 
 class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -31,8 +41,8 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if package != "torch" or name.split(".")[0] in NOT_WEIR:
             return None
         name = f"weir.{name.removeprefix('cuda').removeprefix('.')}".rstrip(".")
-        if name != "weir" and importlib.util.find_spec(name) is None:
-            return None
+        if name != "weir" and not _exists(name):  # a part that is imported and not used
+            return importlib.machinery.PathFinder.find_spec(fullname, [os.path.join(HERE, *fullname.split(".")[1:-1])])
         return importlib.util.spec_from_loader(fullname, self, origin=name)
 
     def create_module(self, spec):

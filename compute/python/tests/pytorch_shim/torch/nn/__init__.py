@@ -1,1 +1,0 @@
-"""Layers, which Weir does not have."""
