@@ -99,6 +99,7 @@ static inline weir__block *weir__index_neighbour(const weir__index *index, weir_
   return weir__at(ref | (index->nil & ((weir__ref)(ref != 0) - 1)));
 }
 
+/* Inserts a free block, which is not marked as ordered yet. */
 static inline void weir__index_insert(weir__index *index, weir__block *block) {
   uint64_t units = block->units, bin = units % WEIR__GROUP;
   if (units >= WEIR__NARROW) {
@@ -107,7 +108,6 @@ static inline void weir__index_insert(weir__index *index, weir__block *block) {
   }
   weir__bin_group *group = index->group[units / WEIR__GROUP];
   weir__ref after = group->list[bin], mine = weir__ref_of(block);
-  block->is_ordered = false;
   block->after = after;
   block->link = weir__ref_of(&group->list[bin]);
   weir__index_neighbour(index, after)->link = mine + offsetof(weir__block, after);
