@@ -90,7 +90,7 @@ bool weir__port_is_cached(weir_allocator *allocator, weir__private_pool *pool, u
   if (!arena)
     return false;
   weir__arena_lock(arena);
-  weir__block *block = weir__arena_take(arena, settings, size);
+  weir__block *block = weir__arena_take(arena, settings, size, false);
   if (block)
     weir__arena_insert(arena, block);
   weir__arena_unlock(arena);

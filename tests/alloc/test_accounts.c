@@ -40,6 +40,7 @@ static struct {
       requested[WEIR_STAT_KINDS], blocks[WEIR_STAT_KINDS]; /* of reserved bytes, the last ones are the device's */
   uint64_t promised[POOLS + 1], limit[POOLS + 1];
   uint64_t random;
+  uint64_t allocations; /* ever */
 } m;
 
 static uint64_t below(uint64_t n) { return next_random(&m.random) % n; }
@@ -96,6 +97,7 @@ static void count_one(model_arena *a, weir_stat_kind kind) {
   weir__biased_release(&a->lock);
   for (size_t i = 0; i < WEIR__COUNTS; i++)
     ((int64_t *)c)[i] += ((const int64_t *)&change_of)[i];
+  m.allocations += change_of.allocations > 0;
   const weir_stat_kind kinds[] = {WEIR_STAT_ALL, kind};
   for (int i = 0; i < 2; i++) {
     change(&m.blocks[kinds[i]], c->allocations - before.allocations);
@@ -193,6 +195,7 @@ static void compare_exact(void) {
     for (int p = 0; p <= POOLS; p++)
       assert_stat(&(p == POOLS ? &m.tree.device : m.pools[p])->reserved[kind], &m.reserved[p][kind]);
   }
+  assert_int_equal(weir__account_glance(&m.tree, &m.tree.device).allocations, m.allocations);
   /* An exact reading publishes everything, so each account below the device's is exact too. */
   for (int p = 0; p < POOLS; p++) {
     const weir__glance of = weir__account_glance(&m.tree, m.pools[p]);

@@ -323,3 +323,34 @@ TEST(serving) {
     for (int seed = 1; seed <= usual_or_long(1, 10); seed++)
       serve((uint64_t)seed, how, usual_or_long(600, 6000));
 }
+
+/* ---- A working set ---- */
+
+/* Any of a thousand blocks of up to 64 MiB is replaced by one of another size, which takes pages from the others for
+ * ever. The driver is asked for at most half as many moves again as are earned, and no more is reserved than with
+ * expandable segments. */
+TEST(working_set) {
+  enum { COUNT = 1000, LARGEST = 64 * MIB };
+  static live_block blocks[COUNT];
+  const int replaced = usual_or_long(40000, 500000);
+  pair.random = 42;
+  open_pair("", 140 * GIB);
+  pair.are_addresses_same = true;
+  for (int i = 0; i < COUNT; i++)
+    assert_true(allocate(1 + below(LARGEST), 0, &blocks[i]));
+  for (int i = 0; i < replaced; i++) {
+    live_block *b = &blocks[below(COUNT)];
+    release(b);
+    assert_true(allocate(1 + below(LARGEST), 0, b));
+    if (i % 100 == 0)
+      compare();
+  }
+  weir_allocator_stats stats = stats_of(MOVING);
+  print_message("%lld pages moved, %lld made; %.2f GiB, expandable segments %.2f GiB\n",
+                (long long)stats.moving_pages_moved, (long long)stats.moving_pages_made, (double)reserved(MOVING) / GIB,
+                (double)reserved(EXPANDABLE) / GIB);
+  assert_true(2 * stats.moving_pages_moved <= 3 * (stats.moving_pages_made + (COUNT + replaced) / 200));
+  for (int i = 0; i < COUNT; i++)
+    release(&blocks[i]);
+  close_pair();
+}

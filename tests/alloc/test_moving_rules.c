@@ -172,3 +172,44 @@ TEST(exactly_the_limit) {
     alloc_close();
   }
 }
+
+/* ---- Moves are earned ---- */
+
+/* A stream that works once and goes idle: its pages move from the one before. */
+static void work_once(void) {
+  put(get(64 * MIB, work_stream()));
+  soft_step_all();
+}
+
+/* One move by each page that is made and by 200 allocations; then the slack is three times as large, and not more. */
+TEST(moves_are_earned) {
+  alloc_open("moving_pages:True", 4 * GIB);
+  void *kept = get(960 * MIB, NULL);
+  work_once();
+  const int64_t made = stats_of(0).moving_pages_made;
+  assert_int_equal(made, 30 + 2);
+  int64_t moved = 0;
+  for (; moved <= made; moved += 2) { /* the last ones with the credit that is just not used up */
+    assert_int_equal(stats_of(0).moving_pages_moved, moved);
+    work_once();
+  }
+  assert_int_equal(stats_of(0).moving_pages_moved, moved);
+  assert_int_equal(stats_of(0).moving_pages_made, made);
+  for (int i = 0; i < 400; i++)
+    put(get(1024, NULL));
+  work_once(); /* they have earned it */
+  moved += 2;
+  assert_int_equal(stats_of(0).moving_pages_moved, moved);
+  int64_t peak = stats_of(0).allocated_bytes[WEIR_STAT_ALL].peak;
+  for (int i = 0; i < 8; i++)
+    work_once();
+  assert_true(stats_of(0).moving_pages_made > made);
+  assert_true((double)reserved() <= 1.06 * (double)peak);
+  configure("moving_pages_slack:0");
+  int64_t now = stats_of(0).moving_pages_made;
+  for (int i = 0; i < 8; i++)
+    work_once();
+  assert_int_equal(stats_of(0).moving_pages_made, now);
+  put(kept);
+  alloc_close();
+}

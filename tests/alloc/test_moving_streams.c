@@ -153,7 +153,6 @@ TEST(peers) {
 /* The pattern that strands memory in servers: each stream works once, and then has nothing to do. */
 TEST(many_streams_that_go_idle) {
   alloc_open("moving_pages:True", 8 * GIB);
-  int64_t first = 0;
   for (int i = 0; i < usual_or_long(10, 32); i++) {
     weir_cu_stream stream = work_stream();
     void *p[24];
@@ -165,10 +164,9 @@ TEST(many_streams_that_go_idle) {
     for (int k = 0; k < 24; k++)
       put(p[k]);
     soft_step_all();
-    if (!i)
-      first = reserved();
   }
-  assert_true((double)reserved() <= 1.1 * (double)first);
+  /* Three times the slack: such a job moves more often than its allocations earn. */
+  assert_true((double)reserved() <= 1.06 * (double)stats_of(0).allocated_bytes[WEIR_STAT_ALL].peak);
   assert_int_equal(waiting_calls(), 0);
   alloc_close();
 }
@@ -274,7 +272,7 @@ TEST(back_and_forth_under_work) {
 
 /* Retired aliases are as many as the bound says, once the stream has passed. */
 TEST(aliases_are_bounded) {
-  alloc_open("moving_pages:True,moving_pages_max_aliases:5", 4 * GIB);
+  alloc_open("moving_pages:True,moving_pages_slack:0,moving_pages_max_aliases:5", 4 * GIB);
   weir_cu_stream stream = work_stream();
   soft_seed(3);
   void *live[16] = {0};

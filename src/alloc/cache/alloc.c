@@ -117,12 +117,8 @@ static inline __attribute__((always_inline)) weir__block *take(weir__arena *aren
   return block;
 }
 
-weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  return take(arena, settings, bytes, false);
-}
-
-weir__block *weir__arena_take_bare(weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  return take(arena, settings, bytes, true);
+weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes, bool bare) {
+  return take(arena, settings, bytes, bare);
 }
 
 /* Merges a block that is no longer in use with its free neighbours and inserts the result, *whole, into the index. A

@@ -26,11 +26,9 @@ void weir__pool_clear(weir__pool *pool);
 
 /* ---- The two steps of an allocation, in a flushed arena ---- */
 
-/* Takes the best free block for a rounded size out of the index; NULL if none serves. */
-weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes);
-
-/* The same for a block whose pages may have been taken, which the caller gives pages. */
-weir__block *weir__arena_take_bare(weir__arena *arena, const weir__settings *settings, uint64_t bytes);
+/* Takes the best free block for a rounded size out of the index; NULL if none serves. With `bare`, also one whose pages
+ * were taken, which the caller gives pages. */
+weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes, bool bare);
 
 /* Allocates a block that is outside of the index: splits off what is not needed, with `exact` even where the rules
  * would not split. NULL without host memory: the block is free again. */

@@ -267,6 +267,8 @@ struct weir__heap {
   bool (*has_passed)(void *context, uint64_t address);
   void *has_passed_context;
   uint64_t live_peak;       /* of allocated bytes, as far as requests that needed pages have seen */
+  int64_t move_credit;      /* for moves of pages, in allocations (move.c) ... */
+  uint64_t credited;        /* ... of which that many have been counted */
   weir__fences fences;      /* that freed blocks wait for */
   weir__sent_memory sent;   /* to other processes */
   weir__deferred *deferred; /* freed during a capture, without events yet */

@@ -104,12 +104,17 @@ bool weir__run_callbacks(weir__heap *heap) {
   return freed;
 }
 
-static weir__block *search(weir__arena *arena, const weir__settings *settings, uint64_t bytes, bool counted) {
+/* A block of the cache; where pages move, also one whose pages were taken, with pages again. */
+static weir__block *search(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                           bool counted) {
+  bool reuses = weir__growth_reuses(settings, arena->pool);
   if (counted)
     weir__count_search(arena->pool);
   weir__arena_lock(arena);
-  weir__block *block = weir__arena_take(arena, settings, bytes);
-  if (block)
+  weir__block *block = weir__arena_take(arena, settings, bytes, reuses);
+  if (block && reuses && weir__pages_move(weir__segment_of(heap, block)))
+    block = weir__move_to_cached(heap, arena, settings, block, bytes);
+  else if (block)
     weir__block_hold(block); /* keeps other threads from merging it before it is handed out */
   weir__arena_unlock(arena);
   return block;
@@ -123,7 +128,7 @@ static weir__block *borrow(weir__heap *heap, const weir__arena *arena, const wei
     if (!pool->use_on_oom)
       continue;
     weir__arena *lender = weir__arena_get(arena->pool->is_small ? &pool->small : &pool->large, arena->stream);
-    weir__block *block = lender ? search(lender, settings, bytes, false) : NULL;
+    weir__block *block = lender ? search(heap, lender, settings, bytes, false) : NULL;
     if (block)
       return block;
   }
@@ -149,16 +154,29 @@ static uint64_t growth_bytes(const weir__pool *pool, const weir__settings *setti
   return has_tag ? weir__round_up(bytes, WEIR__SMALL_SEGMENT) : weir__segment_bytes(settings, bytes);
 }
 
+/* New memory. Where pages move, a free block without pages comes first, and what a limit refuses there is not asked
+ * again. */
+static weir__block *grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                         uint64_t segment_bytes) {
+  heap->pages.failure = WEIR_CU_SUCCESS;
+  heap->refused_by = NULL;
+  weir__block *block = weir__growth_reuses(settings, arena->pool) ? search(heap, arena, settings, bytes, false) : NULL;
+  return block || heap->pages.failure || heap->refused_by
+             ? block
+             : weir__heap_grow(heap, arena, settings, bytes, segment_bytes);
+}
+
 static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   uint64_t segment_bytes = growth_bytes(arena->pool, settings, bytes);
   bool collects = weir__slow_reasons(heap) & WEIR__SLOW_AGING;
   weir__block *block = NULL;
+  heap->pages.failure = WEIR_CU_SUCCESS;
   if (weir__growth_reuses(settings, arena->pool) &&
-      ((block = weir__move_cached(heap, arena, settings, bytes)) || heap->pages.failure))
+      ((block = search(heap, arena, settings, bytes, false)) || heap->pages.failure))
     return block;
-  if (heap->sent.limbo && heap->sent.collect(heap) && (block = search(arena, settings, bytes, collects)))
+  if (heap->sent.limbo && heap->sent.collect(heap) && (block = search(heap, arena, settings, bytes, collects)))
     return block;
-  if (weir__run_callbacks(heap) && (block = search(arena, settings, bytes, collects)))
+  if (weir__run_callbacks(heap) && (block = search(heap, arena, settings, bytes, collects)))
     return block;
   if (collects) {
     weir__this_thread.reason = WEIR__REASON_COLLECTION;
@@ -166,7 +184,7 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
     weir__this_thread.reason = WEIR__REASON_REQUEST;
   }
   give_back_above_soft_limit(heap, arena, settings, segment_bytes);
-  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure)
+  if ((block = grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure)
     return block;
   if (settings->throw_on_oom && weir__growth_reuses(settings, arena->pool))
     return NULL; /* is rejected */
@@ -177,7 +195,7 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
   weir__this_thread.reason = reason;
   bool has_released = release_oversize(heap, arena, settings, bytes);
   weir__this_thread.reason = WEIR__REASON_REQUEST;
-  if (has_released && ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure))
+  if (has_released && ((block = grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure))
     return block;
   if (atomic_load(&heap->captures))
     return NULL;
@@ -185,10 +203,10 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
   weir__release_account(heap, over);
   weir__this_thread.reason = WEIR__REASON_REQUEST;
   heap->stats.num_alloc_retries++;
-  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure)
+  if ((block = grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure)
     return block;
   /* Waiting for events may have freed a suitable block, here or in a pool that lends blocks. */
-  if ((block = search(arena, settings, bytes, false)))
+  if ((block = search(heap, arena, settings, bytes, false)))
     return block;
   return borrow(heap, arena, settings, bytes);
 }

@@ -12,14 +12,19 @@
  * A new page is as large as the missing run that it begins to fill, as a power of two. So every page that is owned has
  * slots that expandable segments would have mapped too, and no more is reserved than they would.
  *
+ * Memory costs nothing until something wants it, and moves cost calls of the driver. So moves are earned: one by each
+ * page that is made, and one by ALLOCATIONS_FOR_MOVE allocations. Without credit the slack is CHURN_SLACK times as
+ * large.
+ *
  * It is a transaction: everything that can fail comes before the books change. Nothing waits for a stream. Where an old
  * mapping of another page is in the way and work may still use it, the request is placed elsewhere.
  *
- * The heap's lock is held. The functions lock all arenas from which pages may come.
+ * The heap's lock is held, and that of the request's arena. The other arenas from which pages may come are locked here.
  */
 #include "alloc/cache/move.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "alloc/cache/arena.h"
 #include "alloc/cache/growth.h"
@@ -31,35 +36,38 @@
 
 static const uint64_t largest_page = 32 * WEIR__MIB;
 
-enum { TRIES = 16 }; /* blocks of the cache that are tried where old mappings are in the way */
+enum {
+  TRIES = 16,                 /* blocks of the cache that are tried where old mappings are in the way */
+  ALLOCATIONS_FOR_MOVE = 200, /* then moves cost less than a third of a microsecond an allocation */
+  CHURN_SLACK = 3             /* of a job whose pages move for ever, as it works on random blocks */
+};
 
 typedef struct search {
   weir__heap *heap;
   weir__arena *arena; /* of the request */
   const weir__settings *settings;
   uint64_t number;  /* of this search; that of a page which may be taken */
+  uint64_t peak;    /* of live bytes, with this request */
   uint64_t left;    /* bytes that limits leave */
   uint64_t ceiling; /* of reserved bytes, up to which pages are made although some could be taken */
 
-  weir__arena **locked; /* arenas whose pages may move */
+  weir__arena **locked; /* arenas whose pages may move: first those of the request's stream */
   size_t locked_count, locked_room;
-  bool has_asked;      /* the other streams */
-  bool has_moved;      /* pages, which leaves aliases */
+  bool has_listed;     /* the pages of these ... */
+  bool has_asked;      /* ... and of other streams */
   bool has_polled;     /* how far the request's stream is ... */
   bool is_stream_idle; /* ... which had nothing left to do */
   bool is_elsewhere;   /* not where expandable segments would place it: larger pages than needed may come */
 
-  weir__page **idle; /* pages that may be taken, in the order in which they are */
-  size_t idle_count, idle_room, sorted;
+  weir__page **idle; /* pages that may be taken, the first of a size first */
+  size_t idle_count, idle_room;
+  int64_t idle_bytes; /* of the listed pages, and of those that may not leave */
 
   weir__page_change *pieces; /* pages that are made, move, or return, by address; and aliases that give way */
-  size_t piece_count, piece_room, unmap_count;
+  size_t piece_count, piece_room;
   uint64_t made_bytes;
-  int64_t idle_bytes; /* of the listed pages, and of those that may not leave */
-  uint64_t free_end;  /* of the free block that the request gets the begin of */
+  uint64_t free_end; /* of the free block that the request gets the begin of */
 } search;
-
-typedef enum outcome { FILLED, IN_THE_WAY, NO_MEMORY } outcome;
 
 static weir_allocator_stats *stats_of(const search *s) { return &s->heap->stats; }
 
@@ -83,20 +91,16 @@ static void note_bare(const weir__segment *segment, weir__block *block) {
 }
 
 static bool make_backed_room(weir__segment *segment, uint64_t end) {
-  size_t words = slot_of(segment, end) / 64 + 1, had = segment->backed_room;
-  if (!WEIR__RESERVE(segment->backed, segment->backed_room, words))
+  size_t had = segment->backed_room;
+  if (!WEIR__RESERVE(segment->backed, segment->backed_room, slot_of(segment, end) / 64 + 1))
     return false;
-  for (; had < segment->backed_room; had++)
-    segment->backed[had] = 0;
+  memset(segment->backed + had, 0, (segment->backed_room - had) * sizeof *segment->backed);
   return true;
 }
 
 static void set_backed(weir__segment *segment, uint64_t address, uint64_t bytes, bool on) {
   for (size_t i = slot_of(segment, address), end = slot_of(segment, address + bytes); i < end; i++)
-    if (on)
-      segment->backed[i / 64] |= 1ull << i % 64;
-    else
-      segment->backed[i / 64] &= ~(1ull << i % 64);
+    segment->backed[i / 64] = (segment->backed[i / 64] & ~(1ull << i % 64)) | (uint64_t)on << i % 64;
 }
 
 /* Notes that a range around a part of a free block has no page any more. */
@@ -126,10 +130,6 @@ bool weir__next_piece(const weir__segment *segment, weir__piece *piece) {
 }
 
 /* ---- Pages that no live block touches ---- */
-
-static bool may_leave(const weir__page *page) {
-  return weir__pins_permit(page->pins, WEIR__PAGE_TO_MOVE) != WEIR__PAGE_MAY_NOT;
-}
 
 /* Whether no live block touches a page which begins or ends in a free block: it may reach into unmapped neighbours. */
 static bool is_idle(const weir__block *block, const weir__mapping *owner) {
@@ -174,12 +174,11 @@ static void list_page(void *context, weir__block *block, weir__mapping *owner) {
   search *s = context;
   weir__page *page = owner->page;
   s->idle_bytes += (int64_t)page->bytes;
-  if (!may_leave(page))
+  if (weir__pins_permit(page->pins, WEIR__PAGE_TO_MOVE) == WEIR__PAGE_MAY_NOT)
     stats_of(s)->moving_unmovable_fixed_bytes += (int64_t)page->bytes;
   else if (WEIR__RESERVE(s->idle, s->idle_room, s->idle_count + 1)) {
     page->search = s->number;
     page->in = block;
-    page->order = s->idle_count;
     s->idle[s->idle_count++] = page;
   }
 }
@@ -197,11 +196,14 @@ static void list_arena(search *s, weir__arena *arena) {
 
 /* ---- Streams from which pages may come ---- */
 
+/* That of the request is locked. */
 static bool lock_arena(search *s, weir__arena *arena) {
   if (!WEIR__RESERVE(s->locked, s->locked_room, s->locked_count + 1))
     return false;
-  weir__arena_lock(arena);
+  if (arena != s->arena)
+    weir__arena_lock(arena);
   weir__account_freeze(&arena->account);
+  weir__account_publish(&arena->account);
   s->locked[s->locked_count++] = arena;
   return true;
 }
@@ -209,7 +211,15 @@ static bool lock_arena(search *s, weir__arena *arena) {
 static void unlock_last(search *s) {
   weir__arena *arena = s->locked[--s->locked_count];
   weir__account_unfreeze(&arena->account);
-  weir__arena_unlock(arena);
+  if (arena != s->arena)
+    weir__arena_unlock(arena);
+}
+
+/* Free bytes of a locked arena. */
+static int64_t free_bytes(const search *s, const weir__arena *arena) {
+  weir__glance now = weir__account_glance(&s->heap->accounts, &arena->account.account);
+  const weir__amounts *used = &now.counted[WEIR_STAT_ALL].of;
+  return now.reserved[WEIR_STAT_ALL].current - used->allocated_bytes - used->waiting_bytes;
 }
 
 /* Whether only pages whose last use is known to have completed may move: the guarantee of the driver about aliases does
@@ -229,33 +239,22 @@ static bool lets_pages_go(const weir__pool *pool) {
 
 /* Locks the arenas of the request's stream, of small and of large blocks. */
 static bool lock_own_stream(search *s) {
-  weir__pool *pool = s->arena->pool;
-  weir__private_pool *owner = pool->owner;
-  weir__arena *sibling = weir__arena_find(owner ? (pool->is_small ? &owner->large : &owner->small)
-                                                : (pool->is_small ? &s->heap->large : &s->heap->small),
-                                          s->arena->stream);
+  const weir__pool *pool = s->arena->pool;
+  weir__pool *pools = pool->owner ? pool->owner->pools : s->heap->pools;
+  weir__arena *sibling = weir__arena_find(&pools[pool->is_small], s->arena->stream);
   return lock_arena(s, s->arena) && (!sibling || lock_arena(s, sibling));
 }
 
 /* The idle pages of the request's own stream: its work is in order, so they may be used at once. */
 static void list_own_stream(search *s) {
-  s->number = ++s->heap->searches;
-  s->idle_count = s->sorted = s->piece_count = s->unmap_count = 0;
-  s->made_bytes = 0;
-  s->idle_bytes = 0;
+  if (s->has_listed)
+    return;
+  s->has_listed = true;
   stats_of(s)->moving_unmovable_fixed_bytes = 0;
   if (!lets_pages_go(s->arena->pool) || (is_cautious(s) && !weir__stream_is_idle(s->heap, s->arena->stream)))
     return;
   for (size_t i = 0; i < s->locked_count; i++)
     list_arena(s, s->locked[i]);
-}
-
-/* The bytes of an arena's free blocks, in segments whose pages could move. */
-static int64_t free_bytes(const search *s, weir__arena *arena) {
-  int64_t bytes = 0;
-  for (weir__block *b = weir__index_first(&arena->free); b; b = weir__index_next(&arena->free, b))
-    bytes += weir__pages_move(weir__segment_of(s->heap, b)) ? (int64_t)weir__block_bytes(b) : 0;
-  return bytes;
 }
 
 /* Makes the request's stream wait, on the device, for the work that another stream has now. */
@@ -311,47 +310,40 @@ static void add_other_streams(search *s) {
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Larger pages first; those of one size as they were listed. */
-static int by_size(const void *a, const void *b) {
-  const weir__page *x = *(weir__page *const *)a, *y = *(weir__page *const *)b;
-  return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes)
-                              : (x->order > y->order) - (x->order < y->order);
+/* Whether a page is to be taken before another one: the largest that fits `most` bytes, or else the smallest. */
+static bool is_better(const weir__page *page, const weir__page *than, uint64_t most) {
+  if (page->bytes <= most)
+    return than->bytes > most || page->bytes > than->bytes;
+  return page->bytes <= than->bytes;
 }
 
-/* The largest idle page that fits `most` bytes, or else the smallest one that fits the room. NULL if there is none. */
+/* The page to take for a run of missing slots where larger pages have some room. NULL if there is none. */
 static weir__page *find_idle(search *s, uint64_t most, uint64_t room) {
-  for (;; add_other_streams(s)) {
-    if (s->sorted < s->idle_count)
-      qsort(s->idle, s->idle_count, sizeof *s->idle, by_size);
-    s->sorted = s->idle_count;
-    for (size_t i = 0; i < s->idle_count; i++)
-      if (s->idle[i]->search == s->number && s->idle[i]->bytes <= most)
-        return s->idle[i];
-    for (size_t i = s->idle_count; i-- > 0;)
-      if (s->idle[i]->search == s->number && s->idle[i]->bytes <= room)
-        return s->idle[i];
-    if (s->has_asked)
-      return NULL;
+  for (list_own_stream(s);; add_other_streams(s)) {
+    weir__page *best = NULL;
+    for (size_t i = 0; i < s->idle_count; i++) {
+      weir__page *page = s->idle[i];
+      if (page->search == s->number && (page->bytes <= most || page->bytes <= room) &&
+          (!best || is_better(page, best, most)))
+        best = page;
+    }
+    if (best || s->has_asked)
+      return best;
   }
 }
 
 /* The free bytes of the locked arenas in pages that are partly in use. */
 static int64_t partial_bytes(const search *s) {
   int64_t bytes = -s->idle_bytes;
-  for (size_t i = 0; i < s->locked_count; i++) {
-    weir__glance now = weir__account_glance(&s->heap->accounts, &s->locked[i]->account.account);
-    const weir__amounts *used = &now.counted[WEIR_STAT_ALL].of;
-    bytes += now.reserved[WEIR_STAT_ALL].current - used->allocated_bytes - used->waiting_bytes;
-  }
+  for (size_t i = 0; i < s->locked_count; i++)
+    bytes += free_bytes(s, s->locked[i]);
   return bytes;
 }
 
 static bool add_piece(search *s, weir__page_change piece) {
   if (!WEIR__RESERVE(s->pieces, s->piece_room, s->piece_count + 1))
     return false;
-  if (piece.action == WEIR__PAGE_UNMAP)
-    s->unmap_count++;
-  else if (piece.page)
+  if (piece.page)
     piece.page->search = 0; /* taken */
   s->pieces[s->piece_count++] = piece;
   return true;
@@ -374,7 +366,7 @@ static uint64_t clean_bytes(const weir__segment *segment, uint64_t at, uint64_t 
   return to < end ? to - at : end - at;
 }
 
-static outcome fill_run(search *s, weir__segment *segment, uint64_t at, uint64_t end) {
+static weir__given fill_run(search *s, weir__segment *segment, uint64_t at, uint64_t end) {
   while (at < end) {
     uint64_t bytes = new_page_bytes(s, segment, end - at);
     weir__page_change piece = {WEIR__PAGE_MAKE, &segment->memory, at, bytes, .page = NULL};
@@ -386,14 +378,14 @@ static outcome fill_run(search *s, weir__segment *segment, uint64_t at, uint64_t
       piece.action = WEIR__PAGE_MOVE;
       piece.bytes = piece.page->bytes;
     } else if (is_over)
-      return NO_MEMORY;
+      return WEIR__NO_MEMORY;
     else
       s->made_bytes += bytes;
     if (!add_piece(s, piece))
-      return NO_MEMORY;
+      return WEIR__NO_MEMORY;
     at += piece.bytes;
   }
-  return FILLED;
+  return WEIR__GIVEN;
 }
 
 /* Whether an old mapping can be unmapped: its stream has passed its last use. */
@@ -425,31 +417,33 @@ static bool can_go(search *s, const weir__mapping *mapping, uint64_t address) {
 }
 
 /* Chooses the pages for the slots of a range that have none. */
-static outcome fill(search *s, weir__segment *segment, uint64_t address, uint64_t bytes) {
+static weir__given fill(search *s, weir__segment *segment, uint64_t address, uint64_t bytes) {
   const weir__reservation *memory = &segment->memory;
   uint64_t at = memory->base + slot_of(segment, address) * memory->slot, run = 0;
   uint64_t end = memory->base + (slot_of(segment, address + bytes - 1) + 1) * memory->slot;
   for (;;) {
     weir__mapping *m = at < end ? weir__mapping_at(memory, at) : NULL;
     bool is_owner = at >= end || weir__is_owner(m);
+    if (!is_owner && m && weir__is_alias(m))
+      list_own_stream(s);
     bool returns = !is_owner && m && weir__is_alias(m) && m->page->search == s->number;
     if (run && (is_owner || returns)) {
-      outcome filled = fill_run(s, segment, run, at);
-      if (filled != FILLED)
+      weir__given filled = fill_run(s, segment, run, at);
+      if (filled != WEIR__GIVEN)
         return filled;
       run = 0;
       continue; /* it may have taken the page that would return */
     }
     if (at >= end)
-      return FILLED;
+      return WEIR__GIVEN;
     if (returns && !add_piece(s, (weir__page_change){WEIR__PAGE_RETURN, &segment->memory, m->address, m->page->bytes,
                                                      .page = m->page, .mapping = m}))
-      return NO_MEMORY;
+      return WEIR__NO_MEMORY;
     if (!is_owner && m && !returns) {
       if (!can_go(s, m, address))
-        return IN_THE_WAY;
+        return WEIR__IN_THE_WAY;
       if (!add_piece(s, (weir__page_change){.action = WEIR__PAGE_UNMAP, .mapping = m}))
-        return NO_MEMORY;
+        return WEIR__NO_MEMORY;
     }
     if (!is_owner && !returns && !run)
       run = at;
@@ -464,16 +458,16 @@ static outcome fill(search *s, weir__segment *segment, uint64_t address, uint64_
 static bool change_pages(search *s, weir__segment *segment) {
   uint64_t end = segment->memory.base;
   size_t kept = 0;
-  for (size_t i = 0; i < s->piece_count; i++)
-    if (s->pieces[i].action != WEIR__PAGE_UNMAP && s->pieces[i].address + s->pieces[i].bytes > end)
-      end = s->pieces[i].address + s->pieces[i].bytes;
-  for (size_t i = 0; i < s->piece_count; i++)
-    if (s->pieces[i].action != WEIR__PAGE_UNMAP)
-      s->pieces[kept++] = s->pieces[i];
-    else if (!weir__pages_change(&s->heap->pages, &s->pieces[i], 1))
+  for (size_t i = 0; i < s->piece_count; i++) {
+    weir__page_change *p = &s->pieces[i];
+    if (p->action != WEIR__PAGE_UNMAP) {
+      end = p->address + p->bytes > end ? p->address + p->bytes : end;
+      s->pieces[kept++] = *p;
+    } else if (!weir__pages_change(&s->heap->pages, p, 1))
       return false;
+  }
   s->piece_count = kept;
-  return make_backed_room(segment, end) && weir__pages_change(&s->heap->pages, s->pieces, s->piece_count);
+  return make_backed_room(segment, end) && weir__pages_change(&s->heap->pages, s->pieces, kept);
 }
 
 /* The books of a page that has left its old place, in a free block. */
@@ -485,8 +479,9 @@ static void leave(const weir__page *page) {
 
 /* Pages leave their old places first, so that reserved bytes are never counted twice. */
 static void commit(search *s, weir__segment *segment) {
+  weir__heap *heap = s->heap;
   weir_allocator_stats *stats = stats_of(s);
-  if (s->made_bytes)
+  if (s->made_bytes && s->has_listed)
     stats->moving_unmovable_partial_bytes = partial_bytes(s);
   for (size_t i = 0; i < s->piece_count; i++)
     if (s->pieces[i].action != WEIR__PAGE_MAKE)
@@ -498,31 +493,50 @@ static void commit(search *s, weir__segment *segment) {
     set_backed(segment, address, to - address, true);
     weir__count_pages(segment, address, to - address, true);
   }
+  int64_t made = 0, moved = 0;
   for (size_t i = 0; i < s->piece_count; i++) {
     const weir__page_change *p = &s->pieces[i];
-    stats->moving_pages_made += p->action == WEIR__PAGE_MAKE;
+    made += p->action == WEIR__PAGE_MAKE;
+    moved += p->action == WEIR__PAGE_MOVE;
     stats->moving_pages_returned += p->action == WEIR__PAGE_RETURN;
-    stats->moving_pages_moved += p->action == WEIR__PAGE_MOVE;
-    s->has_moved |= p->action == WEIR__PAGE_MOVE;
     stats->moving_moved_bytes += p->action == WEIR__PAGE_MOVE ? (int64_t)p->bytes : 0;
   }
-  stats->num_device_alloc += s->made_bytes > 0;
-  if (stats->moving_aliases_peak < (int64_t)s->heap->pages.aliases.count)
-    stats->moving_aliases_peak = (int64_t)s->heap->pages.aliases.count;
+  stats->moving_pages_made += made;
+  stats->moving_pages_moved += moved;
+  stats->num_device_alloc += made > 0;
+  heap->move_credit += (made - moved) * ALLOCATIONS_FOR_MOVE;
+  heap->live_peak = s->peak;
+  if (stats->moving_aliases_peak < (int64_t)heap->pages.aliases.count)
+    stats->moving_aliases_peak = (int64_t)heap->pages.aliases.count;
 }
 
-/* Gives pages to the first `bytes` of a block that is outside of the index. What is behind them becomes a free block,
- * whose pages may be taken. On failure the block is as before. */
-static outcome back(search *s, weir__block *block, uint64_t bytes) {
+/* Chooses and changes the pages of a range. If the driver has no memory for new ones, what can be taken is taken. */
+static weir__given give_range(search *s, weir__segment *segment, uint64_t address, uint64_t bytes) {
+  for (;; s->ceiling = 0) {
+    s->number = ++s->heap->searches;
+    s->has_listed = false;
+    s->idle_count = s->piece_count = 0;
+    s->made_bytes = 0;
+    s->idle_bytes = 0;
+    weir__given given = fill(s, segment, address, bytes);
+    if (given == WEIR__GIVEN && change_pages(s, segment)) {
+      commit(s, segment);
+      return given;
+    }
+    if (given == WEIR__IN_THE_WAY || s->heap->pages.failure || !s->made_bytes || !s->ceiling)
+      return given == WEIR__GIVEN ? WEIR__NO_MEMORY : given;
+  }
+}
+
+/* Gives pages to the first `bytes` of a block. What is behind them becomes a free block, whose pages may be taken. */
+static weir__given give_block(search *s, weir__block *block, uint64_t bytes) {
   weir__segment *segment = weir__segment_of(s->heap, block);
   uint64_t have = weir__block_bytes(block);
   weir__block *rest = NULL;
-  if (!weir__pages_move(segment))
-    return FILLED;
   if (!weir__should_split(s->settings, s->arena->pool, have, bytes))
     bytes = have;
   else if (!(rest = weir__arena_new_block(s->arena, segment, block->address + bytes, have - bytes)))
-    return NO_MEMORY;
+    return WEIR__NO_MEMORY;
   if (rest) {
     rest->paged = block->paged;
     block->units = (uint32_t)(bytes / WEIR__UNIT);
@@ -530,174 +544,95 @@ static outcome back(search *s, weir__block *block, uint64_t bytes) {
     weir__arena_insert(s->arena, rest);
   }
   weir__block_hold(block); /* keeps neighbours that are freed meanwhile from merging it */
-  outcome result = FILLED;
-  if (!weir__is_backed(segment, block->address, bytes)) {
-    list_own_stream(s);
-    s->free_end = block->address + have;
-    result = fill(s, segment, block->address, bytes);
-    if (result == FILLED && change_pages(s, segment)) {
-      commit(s, segment);
-      block->paged = WEIR__PAGED;
-      if (rest)
-        note_bare(segment, rest);
-      return FILLED;
-    }
-    if (result == FILLED)
-      result = NO_MEMORY;
-  } else
+  weir__given given = WEIR__GIVEN;
+  s->free_end = block->address + have;
+  if (weir__is_backed(segment, block->address, bytes))
     weir__trace_taken(s->arena, block);
-  if (result == FILLED) {
+  else if ((given = give_range(s, segment, block->address, bytes)) == WEIR__GIVEN && rest)
+    note_bare(segment, rest);
+  if (given == WEIR__GIVEN) {
     block->paged = WEIR__PAGED;
-    return FILLED;
+    return given;
   }
   block->state = WEIR__FREE;
   if (rest)
     weir__arena_merge(s->arena, segment, block, rest);
-  return result;
-}
-
-static void retire_aliases(weir__heap *heap, weir_cu_stream stream, uint64_t most) {
-  int mode;
-  if (!can_ask(heap, stream, &mode))
-    return;
-  weir__aliases_ask(&heap->pages, &heap->retirement, stream);
-  weir__retired_unmap(&heap->pages, &heap->retirement);
-  weir__capture_restore(heap, mode);
-  weir__aliases_retire(&heap->pages, &heap->retirement, stream, most, has_passed, heap);
+  return given;
 }
 
 /* ---- Requests ---- */
 
-/* What limits leave, and the reserved bytes up to which pages are made: the peak of live bytes, with this request, and
- * the slack, unless that is near a limit. What the device has is not asked: that it is full shows when it refuses. */
-static void look_at_limits(search *s, uint64_t peak) {
+/* Counts what earns moves, and looks at what limits leave. Near a limit there is no slack. What the device has is not
+ * asked: that it is full shows when it refuses. */
+static void look_at_limits(search *s, uint64_t bytes) {
+  weir__heap *heap = s->heap;
   const weir__account *account = &s->arena->account.account, *by;
-  uint64_t reserved = weir__reserved(s->heap);
-  uint64_t with = peak + (uint64_t)(s->settings->moving_pages_slack * (double)peak);
+  weir__glance seen = weir__account_glance(&heap->accounts, &heap->accounts.device);
+  uint64_t live = (uint64_t)seen.counted[WEIR_STAT_ALL].of.allocated_bytes + bytes, reserved = weir__reserved(heap);
+  s->peak = live > heap->live_peak ? live : heap->live_peak;
   s->left = least(weir__account_headroom(account, WEIR__LIMIT_HARD, &by),
                   weir__account_headroom(account, WEIR__LIMIT_SOFT, &by));
+  heap->move_credit += (int64_t)(seen.allocations - heap->credited);
+  heap->credited = seen.allocations;
   uint64_t limit = s->left > UINT64_MAX - reserved ? UINT64_MAX : reserved + s->left;
-  s->ceiling = with > limit - limit / 8 ? peak : with;
+  double slack = s->settings->moving_pages_slack * (heap->move_credit < 0 ? CHURN_SLACK : 1);
+  uint64_t with = s->peak + (uint64_t)(slack * (double)s->peak);
+  s->ceiling = with > limit - limit / 8 ? s->peak : with;
 }
 
-static bool begin(search *s, weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
-                  uint64_t *peak) {
+static bool begin(search *s, weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   *s = (search){.heap = heap, .arena = arena, .settings = settings};
-  weir__account_publish_unbiased(&heap->accounts);
   if (!lock_own_stream(s))
     return false;
-  for (size_t i = 0; i < s->locked_count; i++) /* other threads' too */
-    weir__account_publish(&s->locked[i]->account);
-  weir__glance seen = weir__account_glance(&heap->accounts, &heap->accounts.device);
-  uint64_t live = (uint64_t)seen.counted[WEIR_STAT_ALL].of.allocated_bytes + bytes;
-  *peak = live > heap->live_peak ? live : heap->live_peak;
-  look_at_limits(s, *peak);
+  weir__account_publish_unbiased(&heap->accounts); /* of all arenas that no other thread uses */
+  look_at_limits(s, bytes);
   return true;
 }
 
-static weir__block *end(search *s, weir__block *block, uint64_t peak) {
+static void end(search *s) {
+  int mode;
+  weir__heap *heap = s->heap;
+  weir_cu_stream stream = s->arena->stream;
+  if (can_ask(heap, stream, &mode)) {
+    weir__aliases_ask(&heap->pages, &heap->retirement, stream);
+    weir__retired_unmap(&heap->pages, &heap->retirement);
+    weir__capture_restore(heap, mode);
+    weir__aliases_retire(&heap->pages, &heap->retirement, stream, s->settings->moving_pages_max_aliases, has_passed,
+                         heap);
+  }
   while (s->locked_count)
     unlock_last(s);
   free(s->locked);
   free(s->idle);
   free(s->pieces);
-  if (block)
-    s->heap->live_peak = peak;
-  if (s->has_moved || s->heap->pages.aliases.retiring)
-    retire_aliases(s->heap, s->arena->stream, s->settings->moving_pages_max_aliases);
-  return block;
 }
 
-/* Takes the block of the cache that serves the request once it has pages; or a larger one, if it can have none now. */
-static weir__block *take_cached(search *s, uint64_t bytes, outcome *result) {
-  weir__block *block = weir__arena_take_bare(s->arena, s->settings, bytes);
-  *result = IN_THE_WAY;
+weir__given weir__move_to(weir__heap *heap, weir__arena *arena, const weir__settings *settings, weir__block *block,
+                          uint64_t bytes, bool is_elsewhere) {
+  search s;
+  weir__given given = WEIR__NO_MEMORY;
+  if (begin(&s, heap, arena, settings, bytes)) {
+    s.is_elsewhere = is_elsewhere;
+    given = give_block(&s, block, bytes);
+  }
+  end(&s);
+  return given;
+}
+
+weir__block *weir__move_to_cached(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                                  weir__block *block, uint64_t bytes) {
+  weir__given given = WEIR__IN_THE_WAY;
   for (int tries = 0; block; tries++) {
-    *result = back(s, block, bytes);
-    if (*result == FILLED)
+    given = weir__move_to(heap, arena, settings, block, bytes, tries > 0);
+    if (given == WEIR__GIVEN)
       return block;
-    weir__arena_insert(s->arena, block);
-    bool ends = *result == NO_MEMORY || tries == TRIES || s->settings->max_split_size != UINT64_MAX;
-    if (ends || !(block = weir__index_next(&s->arena->free, block)))
+    weir__arena_insert(arena, block);
+    bool ends = given == WEIR__NO_MEMORY || tries == TRIES || settings->max_split_size != UINT64_MAX;
+    if (ends || !(block = weir__index_next(&arena->free, block)))
       break;
-    weir__index_remove(&s->arena->free, block);
-    s->is_elsewhere = true;
+    weir__index_remove(&arena->free, block);
   }
   return NULL;
-}
-
-/* Takes a place that begins with a free or an unmapped block. A free block before an unmapped one stays apart. */
-static weir__block *take_place(search *s, weir__block *from, uint64_t bytes, outcome *result) {
-  weir__segment *segment = weir__segment_of(s->heap, from);
-  weir__block *before = weir__block_is_mapped(from) ? NULL : weir__block_previous(from);
-  weir__covered cover = {0};
-  bool is_apart = before && before->state == WEIR__FREE;
-  if (is_apart) {
-    weir__index_remove(&s->arena->free, before);
-    weir__block_hold(before);
-  }
-  weir__block *block = weir__cover(s->heap, from, bytes, &cover);
-  if (is_apart)
-    weir__arena_insert(s->arena, before);
-  *result = NO_MEMORY;
-  if (block) {
-    weir__index_remove(&s->arena->free, block);
-    *result = back(s, block, bytes);
-  }
-  if (block && *result != FILLED) {
-    if (is_apart)
-      weir__arena_merge(s->arena, segment, block, before);
-    weir__arena_insert(s->arena, block);
-    weir__uncover(s->heap, segment, block, &cover);
-    block = NULL;
-  }
-  free(cover.done);
-  return block;
-}
-
-/* Takes the lowest place that can have pages now. */
-static weir__block *take_new(search *s, uint64_t bytes, outcome *result) {
-  for (int apart = 0; apart < 2; apart++) {
-    uint64_t behind = 0;
-    for (weir__block *from;
-         (from = weir__find_place(s->heap, s->arena, WEIR__GROWTH_MOVING, bytes, behind, apart)) != NULL;) {
-      behind = weir__block_is_mapped(from) ? weir__block_next(from)->address : from->address;
-      weir__block *block = take_place(s, from, bytes, result);
-      if (*result != IN_THE_WAY)
-        return block;
-      s->is_elsewhere = true;
-    }
-  }
-  weir__block *made = weir__reserve_segment(s->heap, s->arena, s->settings, bytes, WEIR__GROWTH_MOVING);
-  *result = NO_MEMORY;
-  return made ? take_place(s, made, bytes, result) : NULL;
-}
-
-static weir__block *serve(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
-                          bool grows) {
-  search s;
-  uint64_t peak = 0;
-  weir__block *block = NULL;
-  outcome result = NO_MEMORY;
-  bool has_begun = begin(&s, heap, arena, settings, bytes, &peak);
-  for (int attempt = 0; has_begun && attempt < 2 && !block; attempt++) {
-    block = take_cached(&s, bytes, &result);
-    if (grows && result == IN_THE_WAY)
-      block = take_new(&s, bytes, &result);
-    if (result != NO_MEMORY || heap->pages.failure || !s.made_bytes)
-      break;
-    s.ceiling = 0; /* the device is full: what can be taken is taken */
-  }
-  return end(&s, block, peak);
-}
-
-weir__block *weir__move_cached(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  heap->pages.failure = WEIR_CU_SUCCESS;
-  return serve(heap, arena, settings, bytes, false);
-}
-
-weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  return serve(heap, arena, settings, bytes, true);
 }
 
 bool weir__block_is_backed(weir__arena *arena, const weir__settings *settings, weir__block *block, uint64_t bytes) {
@@ -744,6 +679,7 @@ bool weir__move_from_now(weir__segment *segment, const weir__settings *settings)
   for (size_t i = 0; i < segment->memory.room; i++)
     if (weir__is_owner(segment->memory.slots[i]))
       set_backed(segment, segment->memory.base + i * slot, slot, true);
+  segment->arena->pool->heap->move_credit += (int64_t)segment->memory.owned * ALLOCATIONS_FOR_MOVE;
   segment->growth = WEIR__GROWTH_MOVING;
   segment->step = segment->arena->pool->is_small ? slot : weir__round_up(settings->large_segment_size, slot);
   return true;

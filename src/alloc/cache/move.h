@@ -6,12 +6,20 @@
 
 #include "alloc/cache/heap.h"
 
-/* A block of at least `bytes` of the cache, whose pages were taken, with pages again. NULL if there is none, or if it
- * cannot have pages. The heap's lock is held, and no arena's. */
-weir__block *weir__move_cached(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes);
+/* Whether a block has got pages. If old mappings are in the way, work may still use these; a request may then be placed
+ * elsewhere. */
+typedef enum weir__given { WEIR__GIVEN, WEIR__IN_THE_WAY, WEIR__NO_MEMORY } weir__given;
 
-/* weir__heap_grow of a pool that grows by moving pages: a block of the cache, or one behind or between the others. */
-weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes);
+/* Gives pages to the first `bytes` of a free block that is outside of the index, and holds it; what is behind them
+ * becomes a free block. On failure the block is as before. `is_elsewhere`: larger pages than needed may come. The locks
+ * of the heap and of the arena are held. */
+weir__given weir__move_to(weir__heap *heap, weir__arena *arena, const weir__settings *settings, weir__block *block,
+                          uint64_t bytes, bool is_elsewhere);
+
+/* The same for the best fit of the cache; or else for a larger block of it. NULL if none can have pages now: then they
+ * are in the index. */
+weir__block *weir__move_to_cached(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                                  weir__block *block, uint64_t bytes);
 
 /* Releases the pages of a free block that no live block touches, and its aliases. The heap's lock and the arena's are
  * held, and the stream is idle. False if the driver refuses some. */

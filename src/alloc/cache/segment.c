@@ -21,6 +21,10 @@
 #include "base/array.h"
 #include "base/thread.h"
 
+typedef struct range {
+  uint64_t address, bytes;
+} range;
+
 /* ---- Segments of a heap ---- */
 
 static void count_of_arena(weir__arena *arena, int by) {
@@ -364,7 +368,7 @@ static weir__block *map_exactly(weir__heap *heap, weir__segment *segment, uint64
 /* Maps the first `bytes`, rounded up to steps, of an unmapped block, or more: with new pages, unless pages move there
  * later. Returns the free block that has them, or NULL with nothing changed. */
 static weir__block *map_block(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t bytes,
-                              weir__range *done) {
+                              range *done) {
   uint64_t address = block->address, least = weir__round_up(bytes, segment->step), room = weir__block_bytes(block);
   if (least > room) /* a hole need not consist of whole steps */
     least = room;
@@ -375,18 +379,18 @@ static weir__block *map_block(weir__heap *heap, weir__segment *segment, weir__bl
     weir__block *grown =
         weir__over_limit(heap, segment->arena, size) ? NULL : map_exactly(heap, segment, address, size);
     if (grown || heap->pages.failure) {
-      *done = (weir__range){address, size};
+      *done = (range){address, size};
       return grown;
     }
     heap->refused_by = NULL;
   }
-  *done = (weir__range){address, least};
+  *done = (range){address, least};
   return map_exactly(heap, segment, address, least);
 }
 
 /* The reverse, for a range of a free block that is in the index. Returns the unmapped block, or NULL with the blocks
  * unchanged if out of host memory or if the driver fails. */
-static weir__block *carve(weir__heap *heap, weir__segment *segment, weir__block *block, weir__range gone) {
+static weir__block *carve(weir__heap *heap, weir__segment *segment, weir__block *block, range gone) {
   if (!weir__slab_reserve(&segment->arena->blocks, sizeof *block, 2))
     return NULL;
   if (!weir__pages_move(segment)) {
@@ -417,24 +421,24 @@ static void drop_if_unmapped(weir__heap *heap, weir__segment *segment, bool is_i
 }
 
 /* The pages that a block contains completely. */
-static weir__range whole_pages(const weir__segment *segment, uint64_t from, uint64_t to) {
+static range whole_pages(const weir__segment *segment, uint64_t from, uint64_t to) {
   const weir__mapping *first = weir__mapping_at(&segment->memory, from),
                       *last = weir__mapping_at(&segment->memory, to - 1);
   if (first->address < from)
     from = weir__mapping_end(first);
   if (weir__mapping_end(last) > to)
     to = last->address;
-  return (weir__range){from, to > from ? to - from : 0};
+  return (range){from, to > from ? to - from : 0};
 }
 
 /* The steps that a block contains completely. */
-static weir__range whole_steps(const weir__segment *segment, const weir__block *block) {
+static range whole_steps(const weir__segment *segment, const weir__block *block) {
   if (segment->has_large_pages)
     return whole_pages(segment, block->address, block->address + weir__block_bytes(block));
   uint64_t from = block->address - segment->memory.base, to = from + weir__block_bytes(block);
   from = weir__round_up(from, segment->step);
   to = to / segment->step * segment->step;
-  return (weir__range){segment->memory.base + from, to > from ? to - from : 0};
+  return (range){segment->memory.base + from, to > from ? to - from : 0};
 }
 
 bool weir__has_whole_pages(const weir__heap *heap, const weir__block *block) {
@@ -446,7 +450,7 @@ void weir__release_pages(weir__heap *heap, weir__block *block) {
   weir__segment *segment = weir__segment_of(heap, block);
   if (weir__pages_move(segment) && !weir__move_release(heap, segment, block))
     return;
-  weir__range steps = whole_steps(segment, block);
+  range steps = whole_steps(segment, block);
   if (steps.bytes && carve(heap, segment, block, steps))
     drop_if_unmapped(heap, segment, true);
 }
@@ -492,8 +496,9 @@ uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *setti
   return bytes && bytes < most ? bytes : most;
 }
 
-weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
-                                   weir__growth_kind growth) {
+/* Reserves address space for a new segment: one unmapped block of at least `bytes`. NULL if that fails. */
+static weir__block *reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                                    uint64_t bytes, weir__growth_kind growth) {
   uint64_t small = weir__round_up(WEIR__SMALL_SEGMENT, heap->pages.granularity);
   uint64_t step = arena->pool->is_small ? small : weir__round_up(settings->large_segment_size, heap->pages.granularity);
   bool has_large_pages = growth == WEIR__GROWTH_EXPANDABLE && arena->pool->owner && arena->pool->owner->tag;
@@ -529,8 +534,10 @@ weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const w
   return block;
 }
 
-weir__block *weir__find_place(weir__heap *heap, const weir__arena *arena, weir__growth_kind growth, uint64_t bytes,
-                              uint64_t behind, bool apart) {
+/* The lowest run of blocks in segments of that growth, with an unmapped one behind an address, where a request fits
+ * once the unmapped ones are mapped: its first block, which may be free unless `apart`. NULL if there is none. */
+static weir__block *find_place(weir__heap *heap, const weir__arena *arena, weir__growth_kind growth, uint64_t bytes,
+                               uint64_t behind, bool apart) {
   for (weir__block *block = weir__tree_after(arena->unmapped, behind); block;
        block = weir__tree_after(arena->unmapped, block->address)) {
     weir__block *previous = apart ? NULL : weir__block_previous(block);
@@ -541,7 +548,25 @@ weir__block *weir__find_place(weir__heap *heap, const weir__arena *arena, weir__
   return NULL;
 }
 
-weir__block *weir__cover(weir__heap *heap, weir__block *block, uint64_t bytes, weir__covered *cover) {
+/* What was mapped for a request. */
+typedef struct cover {
+  range *done;
+  size_t count, room;
+} cover;
+
+static void uncover(weir__heap *heap, weir__segment *segment, weir__block *block, cover *cover) {
+  while (cover->count > 0) {
+    weir__block *part = carve(heap, segment, block, cover->done[--cover->count]);
+    if (!part)
+      break;
+    block = weir__block_previous(part);
+  }
+  drop_if_unmapped(heap, segment, false);
+}
+
+/* Maps the unmapped parts of the first `bytes` of a run of blocks: with new pages, or as a range that gets pages later
+ * where pages move. Returns the free block that it has become, in the index; NULL with nothing changed on failure. */
+static weir__block *cover_run(weir__heap *heap, weir__block *block, uint64_t bytes, cover *cover) {
   weir__segment *segment = weir__segment_of(heap, block);
   while (!weir__block_is_mapped(block) || weir__block_bytes(block) < bytes) {
     bool mapped = weir__block_is_mapped(block);
@@ -552,7 +577,7 @@ weir__block *weir__cover(weir__heap *heap, weir__block *block, uint64_t bytes, w
       want = weir__block_bytes(hole);
     if (!WEIR__RESERVE(cover->done, cover->room, cover->count + 1) ||
         !(grown = map_block(heap, segment, hole, want, &cover->done[cover->count]))) {
-      weir__uncover(heap, segment, block, cover);
+      uncover(heap, segment, block, cover);
       return NULL;
     }
     block = grown;
@@ -561,33 +586,62 @@ weir__block *weir__cover(weir__heap *heap, weir__block *block, uint64_t bytes, w
   return block;
 }
 
-void weir__uncover(weir__heap *heap, weir__segment *segment, weir__block *block, weir__covered *cover) {
-  while (cover->count > 0) {
-    weir__block *part = carve(heap, segment, block, cover->done[--cover->count]);
-    if (!part)
-      break;
-    block = weir__block_previous(part);
+/* Takes the place that begins with a block, and holds it, so that neighbours that are freed meanwhile do not merge it.
+ * Where pages move, a free block before an unmapped one stays apart, and the place gets pages now. */
+static weir__block *take_place(weir__heap *heap, weir__arena *arena, const weir__settings *settings, weir__block *from,
+                               uint64_t bytes, bool is_elsewhere, weir__given *given) {
+  weir__segment *segment = weir__segment_of(heap, from);
+  bool moves = weir__pages_move(segment);
+  weir__block *before = moves && !weir__block_is_mapped(from) ? weir__block_previous(from) : NULL;
+  cover cover = {0};
+  bool is_apart = before && before->state == WEIR__FREE;
+  if (is_apart) {
+    weir__index_remove(&arena->free, before);
+    weir__block_hold(before);
   }
-  drop_if_unmapped(heap, segment, false);
-}
-
-static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                                    uint64_t bytes) {
-  weir__covered cover = {0};
-  weir__arena_lock(arena);
-  weir__block *block = weir__find_place(heap, arena, WEIR__GROWTH_EXPANDABLE, bytes, 0, false);
-  if (!block)
-    block = weir__reserve_segment(heap, arena, settings, bytes, WEIR__GROWTH_EXPANDABLE);
-  if (block)
-    block = weir__cover(heap, block, bytes, &cover);
+  weir__block *block = cover_run(heap, from, bytes, &cover);
+  if (is_apart)
+    weir__arena_insert(arena, before);
+  *given = block ? WEIR__GIVEN : WEIR__NO_MEMORY;
   if (block) {
     weir__index_remove(&arena->free, block);
-    weir__block_hold(block); /* keeps neighbours that are freed meanwhile from merging it */
-    if (!cover.count)
-      weir__trace_taken(arena, block);
+    if (moves)
+      *given = weir__move_to(heap, arena, settings, block, bytes, is_elsewhere);
+    else {
+      weir__block_hold(block);
+      if (!cover.count)
+        weir__trace_taken(arena, block);
+    }
   }
-  weir__arena_unlock(arena);
+  if (block && *given) {
+    if (is_apart)
+      weir__arena_merge(arena, segment, block, before);
+    weir__arena_insert(arena, block);
+    uncover(heap, segment, block, &cover);
+    block = NULL;
+  }
   free(cover.done);
+  return block;
+}
+
+static weir__block *grow_reservation(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                                     uint64_t bytes, weir__growth_kind growth) {
+  weir__given given = WEIR__IN_THE_WAY;
+  weir__block *block = NULL;
+  bool is_elsewhere = false;
+  weir__arena_lock(arena);
+  for (int apart = 0; given == WEIR__IN_THE_WAY && apart <= (growth == WEIR__GROWTH_MOVING); apart++) {
+    uint64_t behind = 0;
+    for (weir__block *from;
+         given == WEIR__IN_THE_WAY && (from = find_place(heap, arena, growth, bytes, behind, apart)) != NULL;) {
+      behind = weir__block_is_mapped(from) ? weir__block_next(from)->address : from->address;
+      block = take_place(heap, arena, settings, from, bytes, is_elsewhere, &given);
+      is_elsewhere = true;
+    }
+  }
+  if (given == WEIR__IN_THE_WAY && (block = reserve_segment(heap, arena, settings, bytes, growth)))
+    block = take_place(heap, arena, settings, block, bytes, is_elsewhere, &given);
+  weir__arena_unlock(arena);
   return block;
 }
 
@@ -605,13 +659,13 @@ weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__s
   weir__growth_kind growth = weir__growth_of(settings, arena->pool);
   heap->pages.failure = WEIR_CU_SUCCESS;
   heap->refused_by = NULL;
-  if (growth == WEIR__GROWTH_MOVING)
-    return weir__move_pages(heap, arena, settings, bytes); /* checks the limit itself */
+  if (growth == WEIR__GROWTH_MOVING) /* how much it needs beyond the pages that move is known only afterwards */
+    return grow_reservation(heap, arena, settings, bytes, growth);
   if (growth == WEIR__GROWTH_APART)
     segment_bytes = bytes;
   if (weir__over_limit(heap, arena, weir__growth_held(heap, growth, segment_bytes)))
     return NULL;
-  return growth == WEIR__GROWTH_EXPANDABLE ? grow_expandable(heap, arena, settings, bytes)
+  return growth == WEIR__GROWTH_EXPANDABLE ? grow_reservation(heap, arena, settings, bytes, growth)
                                            : grow_fixed(heap, arena, settings, segment_bytes);
 }
 

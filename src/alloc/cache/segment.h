@@ -20,35 +20,6 @@ uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *setti
 /* Whether that many more bytes of an arena would exceed the limit of an account: of heap->refused_by then. */
 bool weir__over_limit(weir__heap *heap, const weir__arena *arena, uint64_t bytes);
 
-/* Reserves address space for a new segment of an arena, whose lock is held: one unmapped block of at least `bytes`.
- * NULL if that fails. */
-weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
-                                   weir__growth_kind growth);
-
-/* ---- Places for a request in expandable segments. The arena's lock is held too ---- */
-
-/* The lowest run of blocks in segments of that growth, with an unmapped one behind an address, where a request fits
- * once the unmapped ones are mapped: its first block, which may be free unless `apart`. NULL if there is none. */
-weir__block *weir__find_place(weir__heap *heap, const weir__arena *arena, weir__growth_kind growth, uint64_t bytes,
-                              uint64_t behind, bool apart);
-
-typedef struct weir__range {
-  uint64_t address, bytes;
-} weir__range;
-
-/* What was mapped for a request. All zero to begin with; the caller frees `done`. */
-typedef struct weir__cover {
-  weir__range *done;
-  size_t count, room;
-} weir__covered;
-
-/* Maps the unmapped parts of the first `bytes` of a run of blocks: with new pages, or as a range that gets pages later
- * where pages move. Returns the free block that it has become, in the index; NULL with nothing changed on failure. */
-weir__block *weir__cover(weir__heap *heap, weir__block *block, uint64_t bytes, weir__covered *cover);
-
-/* Undoes that. The block is in the index. */
-void weir__uncover(weir__heap *heap, weir__segment *segment, weir__block *block, weir__covered *cover);
-
 /* Counts pages that arrive at a range, or that leave it, as reserved bytes, and traces it. */
 void weir__count_pages(weir__segment *segment, uint64_t address, uint64_t bytes, bool arrive);
 

@@ -180,6 +180,7 @@ static void publish(weir__arena_account *arena) {
 
 static void report_added(weir__arena_account *arena) {
   sum(arena->tree->added, arena->kind, &arena->added, 1);
+  arena->tree->allocations += (uint64_t)arena->added.of.allocations;
   arena->added = (weir__counts){.at = {0}};
 }
 
@@ -311,6 +312,7 @@ void weir__account_charge(weir__arena_account *arena, int64_t bytes, int segment
     weir__stat_add(&account->segments[arena->kind], segments);
   }
   publish(arena);
+  report_added(arena);
   unlock_tree(arena, was_frozen);
 }
 
@@ -353,6 +355,7 @@ weir__glance weir__account_glance(weir__accounts *tree, const weir__account *acc
   memcpy(seen.reserved, account->reserved, sizeof seen.reserved);
   memcpy(seen.counted, account->published, sizeof seen.counted);
   seen.more = tree->shares[WEIR_STAT_ALL].of;
+  seen.allocations = tree->allocations;
   weir__lock_release(&tree->lock);
   return seen;
 }
@@ -362,6 +365,7 @@ void weir__account_publish_unbiased(weir__accounts *tree) {
   for (weir__arena_account *arena = tree->with_quota; arena; arena = arena->next)
     if (weir__biased_try_unbiased(arena->lock)) {
       publish(arena);
+      report_added(arena);
       weir__biased_release(arena->lock);
     }
   weir__lock_release(&tree->lock);

@@ -103,6 +103,7 @@ typedef struct weir__accounts {
   weir__counts shares[WEIR_STAT_KINDS];                       /* sums over all arenas */
   weir__counts peak[WEIR_STAT_KINDS];                         /* of sums, by kind */
   weir__counts added[WEIR_STAT_KINDS], base[WEIR_STAT_KINDS]; /* increases since a reset, and the values then */
+  uint64_t allocations;                                       /* ever */
   weir__arena_account *with_quota;
   int share_shift;                     /* a claim takes 1 / 2^(1 + share_shift) of the headroom */
   const weir__arena_account *claimant; /* the last one, which may be deleted */
@@ -189,6 +190,7 @@ typedef struct weir__glance {
   weir_stat reserved[WEIR_STAT_KINDS];
   weir__counts counted[WEIR_STAT_KINDS];
   weir__amounts more;
+  uint64_t allocations; /* of the device, ever; as far as they are published */
 } weir__glance;
 
 /* Reads an account without an arena's lock, and without revoking a quota, as a poll has to. Reserved bytes are
