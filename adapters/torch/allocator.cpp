@@ -479,7 +479,7 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
   pools.resize(std::min(count, pools.size()));
   for (const weir_pool_id &pool : pools) {
     weir_stat reserved[WEIR_STAT_KINDS];
-    if (!weir_pool_get_stats(weir_, device, pool, reserved))
+    if (!weir_pool_reserved_bytes(weir_, device, pool, reserved))
       to.reserved_bytes_by_private_pools[{pool.first, pool.second}] = stats_of(reserved);
   }
 #endif

@@ -202,7 +202,7 @@ bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
   check_device(device);
   std::vector<void *> pointers(expected.begin(), expected.end());
   int equal = 0;
-  check(weir_pool_check_live(weir_, device, id_of(pool), pointers.data(), pointers.size(), &equal));
+  check(weir_pool_has_exactly(weir_, device, id_of(pool), pointers.data(), pointers.size(), &equal));
   return equal != 0;
 }
 

@@ -309,7 +309,7 @@ static weir_status read_element(const char *caller, weir_grad_scaler *scaler, in
   return weir__fail_as(caller, status);
 }
 
-weir_status weir_grad_scaler_found_inf(weir_grad_scaler *scaler, weir_stream stream, int *found) {
+weir_status weir_grad_scaler_has_found_inf(weir_grad_scaler *scaler, weir_stream stream, int *found) {
   WEIR__CHECK_ARGUMENT(scaler);
   WEIR__CHECK_ARGUMENT(found);
   weir_scalar value = {0};

@@ -358,7 +358,7 @@ TEST(scaler) {
       /* In two calls: what the first one finds stays. */
       assert_ok(weir_grad_scaler_unscale(scaler, &gradients[1], 1, stream));
       assert_ok(weir_grad_scaler_unscale(scaler, &gradients[0], 1, stream));
-      assert_ok(weir_grad_scaler_found_inf(scaler, stream, &found));
+      assert_ok(weir_grad_scaler_has_found_inf(scaler, stream, &found));
       assert_int_equal(found, is_bad);
       weir_array flag = {0}, last = {0};
       assert_ok(weir_grad_scaler_found_inf_array(scaler, &flag));
@@ -422,8 +422,8 @@ TEST(scaler_refused) {
   assert_error(INVALID_ARGUMENT, weir_grad_scaler_scale(scaler, &a, stream, NULL));
   assert_error(INVALID_ARGUMENT, weir_grad_scaler_unscale(NULL, &a, 1, stream));
   assert_error(INVALID_ARGUMENT, weir_grad_scaler_unscale(scaler, NULL, 1, stream));
-  assert_error(INVALID_ARGUMENT, weir_grad_scaler_found_inf(NULL, stream, &found));
-  assert_error(INVALID_ARGUMENT, weir_grad_scaler_found_inf(scaler, stream, NULL));
+  assert_error(INVALID_ARGUMENT, weir_grad_scaler_has_found_inf(NULL, stream, &found));
+  assert_error(INVALID_ARGUMENT, weir_grad_scaler_has_found_inf(scaler, stream, NULL));
   assert_error(INVALID_ARGUMENT, weir_grad_scaler_found_inf_array(NULL, &out));
   assert_error(INVALID_ARGUMENT, weir_grad_scaler_found_inf_array(scaler, NULL));
   assert_error(INVALID_ARGUMENT, weir_grad_scaler_update(NULL, stream));

@@ -52,7 +52,7 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
 weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool_id id, int *count);
 
 /* The ids of a device's private pools that are in use, or released and still have memory; with_gone 1: of all whose
- * statistics are known (weir_pool_get_stats), which are also the most recent 128 that had memory and are gone.
+ * statistics are known (weir_pool_reserved_bytes), which are also the most recent 128 that had memory and are gone.
  * PyTorch's statistics by pool include those too. *count is their number, even if `room` is smaller. */
 weir_status weir_allocator_pools(weir_allocator *allocator, int device, int with_gone, weir_pool_id *pools, size_t room,
                                  size_t *count);
@@ -60,7 +60,7 @@ weir_status weir_allocator_pools(weir_allocator *allocator, int device, int with
 /* The bytes that the pool holds from the driver, by kind: reserved_bytes has room for WEIR_STAT_KINDS values. The
  * counts of the most recent 128 pools that had memory are kept when the pool is gone, and continue if a pool of the
  * same id is created. */
-weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id, weir_stat *reserved_bytes);
+weir_status weir_pool_reserved_bytes(weir_allocator *allocator, int device, weir_pool_id id, weir_stat *reserved_bytes);
 weir_status weir_pool_set_use_on_oom(weir_allocator *allocator, int device, weir_pool_id id, int use);
 weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_pool_id id, int no_split);
 
@@ -87,8 +87,8 @@ weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device);
 weir_status weir_allocator_end_capture(weir_allocator *allocator, int device);
 
 /* *equal is 1 if the pool's allocations are exactly these, otherwise 0. */
-weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_pool_id id, void *const *pointers,
-                                 size_t count, int *equal);
+weir_status weir_pool_has_exactly(weir_allocator *allocator, int device, weir_pool_id id, void *const *pointers,
+                                  size_t count, int *equal);
 
 /* The state of a pool: its blocks, and which of them are allocated. Restoring it frees what was allocated since, and
  * allocates what was allocated then at the same addresses. */

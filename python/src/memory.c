@@ -205,7 +205,7 @@ static weir_status read_pools(int device, device_stats *stats) {
     pool_stats *pool = &stats->pools[stats->pool_count];
     pool->id = ids[i];
     /* A pool that was destroyed in the meantime is left out. */
-    if (weir_pool_get_stats(allocator, device, ids[i], pool->reserved) == WEIR_OK)
+    if (weir_pool_reserved_bytes(allocator, device, ids[i], pool->reserved) == WEIR_OK)
       stats->pool_count++;
   }
   free(ids);

@@ -269,7 +269,7 @@ static PyObject *check_live(PyObject *module, PyObject *args) {
   if (!addresses)
     return NULL;
   weir_status status;
-  PYWEIR_CALL(status, weir_pool_check_live(pyweir_allocator(), device, id, addresses, count, &equal));
+  PYWEIR_CALL(status, weir_pool_has_exactly(pyweir_allocator(), device, id, addresses, count, &equal));
   free(addresses);
   return pyweir_check(status) == 0 ? PyBool_FromLong(equal) : NULL;
 }

@@ -145,7 +145,7 @@ static void look_around(worker *w) {
   size_t bytes;
   switch (random_of(w, 8)) {
   case 0:
-    weir_pool_get_stats(allocator, 0, some, reserved_bytes); /* the pool may not exist */
+    weir_pool_reserved_bytes(allocator, 0, some, reserved_bytes); /* the pool may not exist */
     break;
   case 1:
     weir_pool_use_count(allocator, 0, some, &count);
@@ -532,7 +532,7 @@ static void *go_back(void *data) {
     worker_assert(w, weir_pool_restore(allocator, checkpoint, &delta) == WEIR_OK);
     worker_assert(w, delta.freed_count == OLD / 2 + NEW && delta.allocated_count == OLD);
     int equal = 0;
-    worker_assert(w, weir_pool_check_live(allocator, 0, pool, old, OLD, &equal) == WEIR_OK && equal);
+    worker_assert(w, weir_pool_has_exactly(allocator, 0, pool, old, OLD, &equal) == WEIR_OK && equal);
     weir_checkpoint_delta_clear(&delta);
     weir_checkpoint_destroy(checkpoint);
     for (int k = 0; k < OLD; k++)

@@ -339,13 +339,13 @@ TEST(pools) {
   assert_ok(weir_pool_end(allocator, 0, id));
   void *c = get(600, NULL), *live[] = {b, a};
   int equal = 0;
-  assert_ok(weir_pool_check_live(allocator, 0, id, live, 2, &equal));
+  assert_ok(weir_pool_has_exactly(allocator, 0, id, live, 2, &equal));
   assert_int_equal(equal, 1);
   weir_pointer_info info = {.size = sizeof info};
   assert_ok(weir_allocator_describe(allocator, a, &info));
   assert_int_equal(info.pool.second, 3);
   weir_stat held[WEIR_STAT_KINDS];
-  assert_ok(weir_pool_get_stats(allocator, 0, id, held));
+  assert_ok(weir_pool_reserved_bytes(allocator, 0, id, held));
   assert_int_equal(held[WEIR_STAT_ALL].current, 600 + 2 * MIB);
   weir_checkpoint *checkpoint = NULL;
   assert_error_says(NOT_SUPPORTED, "pluggable", weir_pool_checkpoint(allocator, 0, id, &checkpoint));
@@ -354,7 +354,7 @@ TEST(pools) {
   put(b);
   empty_cache();
   assert_error(INVALID_ARGUMENT, weir_pool_use_count(allocator, 0, id, &equal)); /* destroyed */
-  assert_ok(weir_pool_get_stats(allocator, 0, id, held));
+  assert_ok(weir_pool_reserved_bytes(allocator, 0, id, held));
   assert_int_equal(held[WEIR_STAT_ALL].current, 0);
 
   plug_log other = {0};

@@ -297,9 +297,9 @@ TEST(bad_pool_calls) {
   assert_error_says(INVALID_ARGUMENT, lost, weir_pool_use_count(allocator, 0, some_pool, &number));
   assert_error(INVALID_ARGUMENT, weir_pool_use_count(allocator, 0, some_pool, NULL));
   assert_error_says(INVALID_ARGUMENT, lost, weir_pool_set_use_on_oom(allocator, 0, some_pool, 1));
-  assert_error_says(INVALID_ARGUMENT, lost, weir_pool_check_live(allocator, 0, some_pool, NULL, 0, &number));
-  assert_error(INVALID_ARGUMENT, weir_pool_check_live(allocator, 0, some_pool, NULL, 1, &number));
-  assert_error(INVALID_ARGUMENT, weir_pool_check_live(allocator, 0, some_pool, NULL, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, lost, weir_pool_has_exactly(allocator, 0, some_pool, NULL, 0, &number));
+  assert_error(INVALID_ARGUMENT, weir_pool_has_exactly(allocator, 0, some_pool, NULL, 1, &number));
+  assert_error(INVALID_ARGUMENT, weir_pool_has_exactly(allocator, 0, some_pool, NULL, 0, NULL));
   weir_checkpoint *checkpoint = NULL;
   assert_error_says(INVALID_ARGUMENT, lost, weir_pool_checkpoint(allocator, 0, some_pool, &checkpoint));
   assert_error(INVALID_ARGUMENT, weir_pool_checkpoint(allocator, 0, some_pool, NULL));

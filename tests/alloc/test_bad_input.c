@@ -373,10 +373,10 @@ TEST(pools) {
   do {                                                                                                                 \
     assert_error(status, weir_pool_release(allocator, device, id));                                                    \
     assert_error(status, weir_pool_use_count(allocator, device, id, &count));                                          \
-    assert_error(status, weir_pool_get_stats(allocator, device, id, stats));                                           \
+    assert_error(status, weir_pool_reserved_bytes(allocator, device, id, stats));                                      \
     assert_error(status, weir_pool_set_use_on_oom(allocator, device, id, 1));                                          \
     assert_error(status, weir_pool_set_no_split(allocator, device, id, 1));                                            \
-    assert_error(status, weir_pool_check_live(allocator, device, id, pointers, 1, &equal));                            \
+    assert_error(status, weir_pool_has_exactly(allocator, device, id, pointers, 1, &equal));                           \
     assert_error(status, weir_pool_checkpoint(allocator, device, id, &checkpoint));                                    \
   } while (0)
   POOL_CALLS(INVALID_ARGUMENT, NULL, 0, pool);
@@ -404,9 +404,9 @@ TEST(pools) {
   assert_error(INVALID_ARGUMENT, weir_allocator_end_capture(NULL, 0));
   assert_error(BAD_STATE, weir_allocator_end_capture(allocator, 0));
   assert_error(INVALID_ARGUMENT, weir_pool_use_count(allocator, 0, pool, NULL));
-  assert_error(INVALID_ARGUMENT, weir_pool_get_stats(allocator, 0, pool, NULL));
-  assert_error(INVALID_ARGUMENT, weir_pool_check_live(allocator, 0, pool, NULL, 1, &equal));
-  assert_error(INVALID_ARGUMENT, weir_pool_check_live(allocator, 0, pool, pointers, 1, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_reserved_bytes(allocator, 0, pool, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_has_exactly(allocator, 0, pool, NULL, 1, &equal));
+  assert_error(INVALID_ARGUMENT, weir_pool_has_exactly(allocator, 0, pool, pointers, 1, NULL));
   assert_error(INVALID_ARGUMENT, weir_pool_checkpoint(allocator, 0, pool, NULL));
   assert_error(INVALID_ARGUMENT, weir_pool_restore(NULL, taken, &delta));
   assert_error(INVALID_ARGUMENT, weir_pool_restore(allocator, NULL, &delta));

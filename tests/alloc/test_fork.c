@@ -103,14 +103,14 @@ static void call_everything(void) {
   assert_bad_fork(weir_pool_create(allocator, 0, some_pool, NULL));
   assert_bad_fork(weir_pool_release(allocator, 0, some_pool));
   assert_bad_fork(weir_pool_use_count(allocator, 0, some_pool, &number));
-  assert_bad_fork(weir_pool_get_stats(allocator, 0, some_pool, reserved_bytes));
+  assert_bad_fork(weir_pool_reserved_bytes(allocator, 0, some_pool, reserved_bytes));
   assert_bad_fork(weir_pool_set_use_on_oom(allocator, 0, some_pool, 1));
   assert_bad_fork(weir_pool_set_no_split(allocator, 0, some_pool, 1));
   assert_bad_fork(weir_pool_begin(allocator, 0, some_pool, NULL, NULL));
   assert_bad_fork(weir_pool_end(allocator, 0, some_pool));
   assert_bad_fork(weir_allocator_begin_capture(allocator, 0));
   assert_bad_fork(weir_allocator_end_capture(allocator, 0));
-  assert_bad_fork(weir_pool_check_live(allocator, 0, some_pool, pointers, 1, &number));
+  assert_bad_fork(weir_pool_has_exactly(allocator, 0, some_pool, pointers, 1, &number));
   assert_bad_fork(weir_pool_wait(allocator, 0, some_pool));
   assert_bad_fork(weir_pool_checkpoint(allocator, 0, some_pool, &made));
   if (checkpoint)

@@ -708,7 +708,7 @@ static void op_look_at_pool(void) {
   const model_pool_stats *known = model_pool_stats_find(m, pool_ids[pool]);
   const weir_stat *all = known ? &known->reserved_bytes[WEIR_STAT_ALL] : NULL;
   if (expected || (all && (all->peak || all->allocated || all->freed))) { /* statistics of others may be dropped */
-    assert_ok(weir_pool_get_stats(allocator, 0, pool_ids[pool], stats));
+    assert_ok(weir_pool_reserved_bytes(allocator, 0, pool_ids[pool], stats));
     assert_memory_equal(stats, known->reserved_bytes, sizeof stats);
   }
   if (!expected)
@@ -719,10 +719,10 @@ static void op_look_at_pool(void) {
     for (const model_block *b = s->first; b && s->pool == expected; b = b->next)
       if (b->state == MODEL_ALLOCATED)
         pointers[pointer_count++] = (void *)b->address;
-  assert_ok(weir_pool_check_live(allocator, 0, pool_ids[pool], pointers, pointer_count, &equal));
+  assert_ok(weir_pool_has_exactly(allocator, 0, pool_ids[pool], pointers, pointer_count, &equal));
   assert_int_equal(equal, 1);
   if (pointer_count) {
-    assert_ok(weir_pool_check_live(allocator, 0, pool_ids[pool], pointers, pointer_count - 1, &equal));
+    assert_ok(weir_pool_has_exactly(allocator, 0, pool_ids[pool], pointers, pointer_count - 1, &equal));
     assert_int_equal(equal, 0);
   }
 }

@@ -129,13 +129,13 @@ TEST(pool_statistics) {
   void *p = get(30 * MIB, NULL);
   end();
   weir_stat stats[WEIR_STAT_KINDS];
-  assert_ok(weir_pool_get_stats(allocator, 0, id, stats));
+  assert_ok(weir_pool_reserved_bytes(allocator, 0, id, stats));
   assert_true(stats[WEIR_STAT_ALL].current >= 30 * (int64_t)MIB && stats[WEIR_STAT_ALL].current <= 40 * (int64_t)MIB);
   assert_int_equal(reserved(), 40 * (int64_t)MIB);
   put(p);
   release();
   empty_cache();
-  assert_ok(weir_pool_get_stats(allocator, 0, id, stats));
+  assert_ok(weir_pool_reserved_bytes(allocator, 0, id, stats));
   assert_int_equal(stats[WEIR_STAT_ALL].current, 0);
   alloc_close();
 }

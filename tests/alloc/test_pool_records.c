@@ -18,7 +18,7 @@ TEST(ids_with_the_same_hash) {
   }
   weir_stat reserved[WEIR_STAT_KINDS];
   for (int i = 0; i < 2; i++) {
-    assert_ok(weir_pool_get_stats(allocator, 0, ids[i], reserved));
+    assert_ok(weir_pool_reserved_bytes(allocator, 0, ids[i], reserved));
     assert_int_equal(reserved[WEIR_STAT_ALL].current, (i + 1) * 30 * MIB);
   }
   /* The first one goes; the other is still found, and the record of the first too. */
@@ -29,7 +29,7 @@ TEST(ids_with_the_same_hash) {
   assert_error(INVALID_ARGUMENT, weir_pool_use_count(allocator, 0, ids[0], &uses));
   assert_ok(weir_pool_use_count(allocator, 0, ids[1], &uses));
   assert_int_equal(uses, 1);
-  assert_ok(weir_pool_get_stats(allocator, 0, ids[0], reserved));
+  assert_ok(weir_pool_reserved_bytes(allocator, 0, ids[0], reserved));
   assert_int_equal(reserved[WEIR_STAT_ALL].peak, 30 * MIB);
   put(memory[1]);
   assert_ok(weir_pool_release(allocator, 0, ids[1]));
@@ -54,18 +54,18 @@ TEST(records_of_many_pools) {
   for (uint64_t i = 1; i <= POOLS; i++) {
     const weir_pool_id id = {0, i};
     if (i > POOLS - KEPT) {
-      assert_ok(weir_pool_get_stats(allocator, 0, id, reserved));
+      assert_ok(weir_pool_reserved_bytes(allocator, 0, id, reserved));
       assert_int_equal(reserved[WEIR_STAT_ALL].current, 0);
     } else
-      assert_error(INVALID_ARGUMENT, weir_pool_get_stats(allocator, 0, id, reserved));
+      assert_error(INVALID_ARGUMENT, weir_pool_reserved_bytes(allocator, 0, id, reserved));
   }
   const weir_pool_id back = {0, 150};
-  assert_ok(weir_pool_get_stats(allocator, 0, back, reserved));
+  assert_ok(weir_pool_reserved_bytes(allocator, 0, back, reserved));
   int64_t before = reserved[WEIR_STAT_ALL].allocated;
   assert_ok(weir_pool_begin(allocator, 0, back, NULL, NULL));
   put(get(30 * MIB, NULL));
   assert_ok(weir_pool_end(allocator, 0, back));
-  assert_ok(weir_pool_get_stats(allocator, 0, back, reserved));
+  assert_ok(weir_pool_reserved_bytes(allocator, 0, back, reserved));
   assert_int_equal(reserved[WEIR_STAT_ALL].allocated, before + 30 * MIB);
   assert_ok(weir_pool_release(allocator, 0, back));
   assert_valid();

@@ -200,7 +200,7 @@ TEST(statistics_outlive_the_pool) {
     release(pool_a);
     empty_cache();
     assert_false(exists(pool_a));
-    assert_ok(weir_pool_get_stats(allocator, 0, pool_a, stats));
+    assert_ok(weir_pool_reserved_bytes(allocator, 0, pool_a, stats));
     assert_int_equal(stats[WEIR_STAT_ALL].current, 0);
     assert_int_equal(stats[WEIR_STAT_ALL].peak, 30 * MIB);
     assert_int_equal(stats[WEIR_STAT_LARGE_POOL].allocated, 30 * MIB * round);
@@ -236,13 +236,13 @@ TEST(statistics_of_many_pools) {
   assert_int_equal(count, 1); /* destroyed pools do not slow down reading all statistics */
   assert_ok(weir_allocator_pools(allocator, 0, 1, NULL, 0, &count));
   assert_in_range(count, 101, 600);
-  assert_ok(weir_pool_get_stats(allocator, 0, pool_a, stats));
+  assert_ok(weir_pool_reserved_bytes(allocator, 0, pool_a, stats));
   for (uint64_t i = COUNT - 100; i < COUNT; i++)
     if (i % 3) {
-      assert_ok(weir_pool_get_stats(allocator, 0, (weir_pool_id){i + 1000, 0}, stats));
+      assert_ok(weir_pool_reserved_bytes(allocator, 0, (weir_pool_id){i + 1000, 0}, stats));
       assert_int_equal(stats[WEIR_STAT_ALL].allocated, 2 * MIB);
     }
-  assert_error(INVALID_ARGUMENT, weir_pool_get_stats(allocator, 0, (weir_pool_id){1001, 0}, stats));
+  assert_error(INVALID_ARGUMENT, weir_pool_reserved_bytes(allocator, 0, (weir_pool_id){1001, 0}, stats));
   release(pool_a);
   alloc_close();
 }
@@ -803,7 +803,7 @@ TEST(free_in_a_scope_gets_its_events) {
 
 static int is_live_set(weir_pool_id id, void *const *pointers, size_t count) {
   int equal = -1;
-  assert_ok(weir_pool_check_live(allocator, 0, id, pointers, count, &equal));
+  assert_ok(weir_pool_has_exactly(allocator, 0, id, pointers, count, &equal));
   return equal;
 }
 

@@ -161,17 +161,17 @@ TEST(reset_of_a_pool) {
   assert_ok(weir_pool_release(allocator, 0, id));
   put(q);
   empty_cache(); /* one of its segments is released */
-  assert_ok(weir_pool_get_stats(allocator, 0, id, stats));
+  assert_ok(weir_pool_reserved_bytes(allocator, 0, id, stats));
   assert_int_equal(stats[WEIR_STAT_ALL].current, 32 * MIB);
   assert_int_equal(stats[WEIR_STAT_ALL].peak, 82 * MIB);
   assert_int_equal(stats[WEIR_STAT_LARGE_POOL].freed, 50 * MIB);
   assert_ok(weir_allocator_reset_peak_stats(allocator, 0));
-  assert_ok(weir_pool_get_stats(allocator, 0, id, stats));
+  assert_ok(weir_pool_reserved_bytes(allocator, 0, id, stats));
   assert_int_equal(stats[WEIR_STAT_ALL].peak, 32 * MIB);
   assert_int_equal(stats[WEIR_STAT_LARGE_POOL].peak, 30 * MIB);
   assert_int_equal(stats[WEIR_STAT_ALL].allocated, 82 * MIB);
   assert_ok(weir_allocator_reset_accumulated_stats(allocator, 0));
-  assert_ok(weir_pool_get_stats(allocator, 0, id, stats));
+  assert_ok(weir_pool_reserved_bytes(allocator, 0, id, stats));
   assert_int_equal(stats[WEIR_STAT_ALL].allocated, 0);
   assert_int_equal(stats[WEIR_STAT_LARGE_POOL].freed, 0);
   assert_int_equal(stats[WEIR_STAT_SMALL_POOL].current, 2 * MIB);

@@ -48,7 +48,7 @@ static void put(void *pointer) { weir_torch_free(pointer, 0, 0, work); }
 
 static unsigned long long reserved_by(weir_pool_id pool) {
   weir_stat stats[WEIR_STAT_KINDS];
-  assert_ok(weir_pool_get_stats(allocator, 0, pool, stats));
+  assert_ok(weir_pool_reserved_bytes(allocator, 0, pool, stats));
   return (unsigned long long)stats[0].current;
 }
 

@@ -337,8 +337,8 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_pool_id id, void *const *pointers,
-                                 size_t count, int *equal) {
+weir_status weir_pool_has_exactly(weir_allocator *allocator, int device, weir_pool_id id, void *const *pointers,
+                                  size_t count, int *equal) {
   WEIR__CHECK_HEAP(heap, allocator, device);
   WEIR__CHECK_ARGUMENT(equal);
   if (count && !pointers)

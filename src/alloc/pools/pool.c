@@ -109,7 +109,8 @@ weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool
   return leave(pool->small.heap, WEIR_OK);
 }
 
-weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id, weir_stat *reserved_bytes) {
+weir_status weir_pool_reserved_bytes(weir_allocator *allocator, int device, weir_pool_id id,
+                                     weir_stat *reserved_bytes) {
   weir_status status;
   WEIR__CHECK_ARGUMENT(reserved_bytes);
   weir__heap *heap = enter(__func__, allocator, device, id, &status);

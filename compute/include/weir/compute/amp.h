@@ -9,7 +9,7 @@
  *       ...                                                   the program computes gradients from `scaled` in float16
  *       weir_grad_scaler_unscale(scaler, gradients, count, stream);        gradients / scale, in place
  *       int found;
- *       weir_grad_scaler_found_inf(scaler, stream, &found);   waits
+ *       weir_grad_scaler_has_found_inf(scaler, stream, &found);   waits
  *       if (!found)
  *         ...                                                 the program updates its parameters
  *       weir_grad_scaler_update(scaler, stream);              changes the scale, on the device
@@ -91,7 +91,7 @@ weir_status weir_grad_scaler_unscale(weir_grad_scaler *scaler, const weir_array 
                                      weir_stream stream);
 
 /* Whether an infinite or NaN gradient was found since the last update. Waits for the stream. */
-weir_status weir_grad_scaler_found_inf(weir_grad_scaler *scaler, weir_stream stream, int *found);
+weir_status weir_grad_scaler_has_found_inf(weir_grad_scaler *scaler, weir_stream stream, int *found);
 
 /* The same as an array of one element of float32, 0 or 1, for kernels of the program. It shares the scaler's memory. */
 weir_status weir_grad_scaler_found_inf_array(weir_grad_scaler *scaler, weir_array *found);
