@@ -492,7 +492,7 @@ static bool is_guarded(weir_allocator *allocator, uint64_t address) {
 weir_status weir__free_address(weir_allocator *allocator, uint64_t address) {
   const char *caller = "weir_allocator_free";
   weir_status status = weir__allocator_check(caller, allocator);
-  if (status || !address)
+  if (status || !allocator || !address) /* without an allocator the check fails */
     return status;
   weir__op op;
   const weir__guard_port *guard = allocator->guard;
