@@ -222,13 +222,13 @@ static weir_status refuse(const struct parser *parser, const char *at, bool allo
 
 static weir_status refuse(const struct parser *parser, const char *at, bool allowed, const char *format, ...) {
   char why[1100], what[256] = "";
-  struct weir__writer writer = {.text = what, .size = sizeof what};
+  struct weir__setting_text writer = {.text = what, .size = sizeof what};
   va_list args;
   va_start(args, format);
   weir__format_text(why, sizeof why, format, args);
   va_end(args);
   if (allowed)
-    weir__writer_put_allowed(&writer, parser->option);
+    weir__setting_put_allowed(&writer, parser->option);
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: column %zu: %s%s%s%s%s", parser->source,
                     (size_t)(at - parser->text) + 1, parser->option != NULL ? parser->key : "",
                     parser->option != NULL ? ": " : "", why, allowed ? "; allowed: " : "", what);
@@ -581,9 +581,9 @@ static weir_status refuse_key(const struct parser *parser, struct word word) {
   }
   if (nearest.name == NULL) {
     char keys[1000] = "";
-    struct weir__writer writer = {.text = keys, .size = sizeof keys};
+    struct weir__setting_text writer = {.text = keys, .size = sizeof keys};
     for (size_t i = 0; i < OPTIONS; i++)
-      weir__writer_put(&writer, "%s%s", i ? ", " : "", weir__options[i].name);
+      weir__setting_put(&writer, "%s%s", i ? ", " : "", weir__options[i].name);
     return REFUSE(parser, word.text, "there is no key %s; allowed: %s", quote(word, text), keys);
   }
   return REFUSE(parser, word.text, "there is no key %s; did you mean '%s'?", quote(word, text), nearest.name);

@@ -93,13 +93,13 @@ bool weir__option_is_equal(const struct weir__option *option, const weir__settin
 
 /* ---- Writing ---- */
 
-struct weir__writer {
+struct weir__setting_text {
   char *text;
   size_t size;
   size_t length; /* of the whole text, whether it fits or not */
 };
 
-void weir__writer_put(struct weir__writer *writer, const char *format, ...) WEIR_PRINTF(2, 3);
+void weir__setting_put(struct weir__setting_text *writer, const char *format, ...) WEIR_PRINTF(2, 3);
 
 /* The values that an option may have, in words. */
-void weir__writer_put_allowed(struct weir__writer *writer, const struct weir__option *option);
+void weir__setting_put_allowed(struct weir__setting_text *writer, const struct weir__option *option);

@@ -23,7 +23,7 @@ static void write_double(double number, char text[32]) {
     freelocale(c);
 }
 
-void weir__writer_put(struct weir__writer *writer, const char *format, ...) {
+void weir__setting_put(struct weir__setting_text *writer, const char *format, ...) {
   bool room = writer->length < writer->size;
   char *at = room ? writer->text + writer->length : NULL;
   size_t left = room ? writer->size - writer->length : 0;
@@ -41,50 +41,51 @@ static unsigned long long divisions_of(uint8_t log_plus_one) {
 
 /* One number if all intervals are equal; else a list from the end of the first run of equal values to the start of the
  * last. */
-static void put_roundup(struct weir__writer *writer, const uint8_t *divisions) {
+static void put_roundup(struct weir__setting_text *writer, const uint8_t *divisions) {
   unsigned first = 0, last = WEIR__ROUNDUP_INTERVALS - 1;
   while (first < last && divisions[first + 1] == divisions[0])
     first++;
   if (first == last) {
-    weir__writer_put(writer, "%llu", divisions_of(divisions[0]));
+    weir__setting_put(writer, "%llu", divisions_of(divisions[0]));
     return;
   }
   while (divisions[last - 1] == divisions[last])
     last--;
   for (unsigned i = first; i < last; i++)
-    weir__writer_put(writer, "%s%u:%llu", i == first ? "[" : ",", 1u << i, divisions_of(divisions[i]));
-  weir__writer_put(writer, ",>:%llu]", divisions_of(divisions[last]));
+    weir__setting_put(writer, "%s%u:%llu", i == first ? "[" : ",", 1u << i, divisions_of(divisions[i]));
+  weir__setting_put(writer, ",>:%llu]", divisions_of(divisions[last]));
 }
 
-static void put_reserve(struct weir__writer *writer, const weir__reserve *reserve) {
+static void put_reserve(struct weir__setting_text *writer, const weir__reserve *reserve) {
   char text[32];
   write_double(reserve->bytes != 0 ? (double)reserve->bytes / (double)(1ull << 30) : reserve->fraction, text);
-  weir__writer_put(writer, "%s%s", text, reserve->bytes != 0 ? "G" : "");
+  weir__setting_put(writer, "%s%s", text, reserve->bytes != 0 ? "G" : "");
 }
 
-static void put_value(struct weir__writer *writer, const struct weir__option *option, const weir__settings *settings) {
+static void put_value(struct weir__setting_text *writer, const struct weir__option *option,
+                      const weir__settings *settings) {
   const void *field = weir__option_field(option, settings);
   char text[32];
   switch (option->kind) {
   case KIND_FLAG:
-    weir__writer_put(writer, "%s", *(const bool *)field ? "True" : "False");
+    weir__setting_put(writer, "%s", *(const bool *)field ? "True" : "False");
     break;
   case KIND_MIB:
-    weir__writer_put(writer, "%llu", (unsigned long long)(*(const uint64_t *)field >> 20));
+    weir__setting_put(writer, "%llu", (unsigned long long)(*(const uint64_t *)field >> 20));
     break;
   case KIND_POWER:
   case KIND_NUMBER:
-    weir__writer_put(writer, "%llu", (unsigned long long)*(const uint64_t *)field);
+    weir__setting_put(writer, "%llu", (unsigned long long)*(const uint64_t *)field);
     break;
   case KIND_FRACTION:
     write_double(*(const double *)field, text);
-    weir__writer_put(writer, "%s", text);
+    weir__setting_put(writer, "%s", text);
     break;
   case KIND_BACKEND:
-    weir__writer_put(writer, "%s", weir__backend_names[*(const weir__backend_choice *)field]);
+    weir__setting_put(writer, "%s", weir__backend_names[*(const weir__backend_choice *)field]);
     break;
   case KIND_GUARD:
-    weir__writer_put(writer, "%s", weir__guard_names[*(const weir__guard_mode *)field]);
+    weir__setting_put(writer, "%s", weir__guard_names[*(const weir__guard_mode *)field]);
     break;
   case KIND_ROUNDUP:
     put_roundup(writer, field);
@@ -94,19 +95,19 @@ static void put_value(struct weir__writer *writer, const struct weir__option *op
     break;
   case KIND_CLASSES: {
     const weir__reserve_class *classes = field;
-    weir__writer_put(writer, "[");
+    weir__setting_put(writer, "[");
     for (size_t i = 0; i < WEIR__RESERVE_CLASSES && classes[i].name[0] != '\0'; i++) {
-      weir__writer_put(writer, "%s%s:", i == 0 ? "" : ",", classes[i].name);
+      weir__setting_put(writer, "%s%s:", i == 0 ? "" : ",", classes[i].name);
       put_reserve(writer, &classes[i].reserve);
     }
-    weir__writer_put(writer, "]");
+    weir__setting_put(writer, "]");
     break;
   }
   }
 }
 
 bool weir__setting_format(const weir__settings *settings, const char *key, char *text, size_t size, size_t *length) {
-  struct weir__writer writer = {.text = text, .size = size};
+  struct weir__setting_text writer = {.text = text, .size = size};
   const struct weir__option *option = weir__options;
   while (option < weir__options + OPTIONS && strcmp(option->name, key))
     option++;
@@ -118,7 +119,7 @@ bool weir__setting_format(const weir__settings *settings, const char *key, char 
 }
 
 size_t weir__settings_format(const weir__settings *settings, char *text, size_t size) {
-  struct weir__writer writer = {.text = text, .size = size};
+  struct weir__setting_text writer = {.text = text, .size = size};
   weir__settings defaults;
   weir__settings_default(&defaults);
   if (size > 0)
@@ -128,7 +129,7 @@ size_t weir__settings_format(const weir__settings *settings, char *text, size_t 
                                                   : weir__option_is_equal(&weir__options[i], settings, &defaults);
     if (is_default)
       continue;
-    weir__writer_put(&writer, "%s%s:", writer.length > 0 ? "," : "", weir__options[i].name);
+    weir__setting_put(&writer, "%s%s:", writer.length > 0 ? "," : "", weir__options[i].name);
     put_value(&writer, &weir__options[i], settings);
   }
   return writer.length;
@@ -136,54 +137,54 @@ size_t weir__settings_format(const weir__settings *settings, char *text, size_t 
 
 /* ---- Help ---- */
 
-void weir__writer_put_allowed(struct weir__writer *writer, const struct weir__option *option) {
+void weir__setting_put_allowed(struct weir__setting_text *writer, const struct weir__option *option) {
   char text[32];
   switch (option->kind) {
   case KIND_FLAG:
-    weir__writer_put(writer, "True or False");
+    weir__setting_put(writer, "True or False");
     break;
   case KIND_MIB:
-    weir__writer_put(writer, "a whole number of MiB, ");
+    weir__setting_put(writer, "a whole number of MiB, ");
     if (option->not_below_segment)
-      weir__writer_put(writer, "at least large_segment_size_mb and at most %llu",
-                       (unsigned long long)option->most.number);
+      weir__setting_put(writer, "at least large_segment_size_mb and at most %llu",
+                        (unsigned long long)option->most.number);
     else
-      weir__writer_put(writer, "%llu to %llu", (unsigned long long)option->least.number,
-                       (unsigned long long)option->most.number);
+      weir__setting_put(writer, "%llu to %llu", (unsigned long long)option->least.number,
+                        (unsigned long long)option->most.number);
     break;
   case KIND_POWER:
-    weir__writer_put(writer, "a power of two, %llu to %llu", (unsigned long long)option->least.number,
-                     (unsigned long long)option->most.number);
+    weir__setting_put(writer, "a power of two, %llu to %llu", (unsigned long long)option->least.number,
+                      (unsigned long long)option->most.number);
     break;
   case KIND_NUMBER:
-    weir__writer_put(writer, "a whole number, %llu to %llu", (unsigned long long)option->least.number,
-                     (unsigned long long)option->most.number);
+    weir__setting_put(writer, "a whole number, %llu to %llu", (unsigned long long)option->least.number,
+                      (unsigned long long)option->most.number);
     break;
   case KIND_FRACTION:
     write_double(option->least.fraction, text);
-    weir__writer_put(writer, option->open ? "a number greater than %s" : "a number from %s", text);
+    weir__setting_put(writer, option->open ? "a number greater than %s" : "a number from %s", text);
     write_double(option->most.fraction, text);
-    weir__writer_put(writer, option->open ? " and less than %s" : " to %s", text);
+    weir__setting_put(writer, option->open ? " and less than %s" : " to %s", text);
     break;
   case KIND_BACKEND:
-    weir__writer_put(writer, "%s or %s", weir__backend_names[WEIR__BACKEND_NATIVE],
-                     weir__backend_names[WEIR__BACKEND_CUDA_MALLOC_ASYNC]);
+    weir__setting_put(writer, "%s or %s", weir__backend_names[WEIR__BACKEND_NATIVE],
+                      weir__backend_names[WEIR__BACKEND_CUDA_MALLOC_ASYNC]);
     break;
   case KIND_GUARD:
-    weir__writer_put(writer, "off, light or full");
+    weir__setting_put(writer, "off, light or full");
     break;
   case KIND_ROUNDUP:
-    weir__writer_put(writer,
-                     "0 or a power of two up to %llu, or a list of those by powers of two in MiB such as "
-                     "[256:1,512:2,1024:4,>:8]",
-                     MAX_DIVISIONS);
+    weir__setting_put(writer,
+                      "0 or a power of two up to %llu, or a list of those by powers of two in MiB such as "
+                      "[256:1,512:2,1024:4,>:8]",
+                      MAX_DIVISIONS);
     break;
   case KIND_RESERVE:
-    weir__writer_put(writer, "a part of the device's memory such as 0.5, or GiB such as 40G");
+    weir__setting_put(writer, "a part of the device's memory such as 0.5, or GiB such as 40G");
     break;
   case KIND_CLASSES:
-    weir__writer_put(writer, "a list such as [prefetch:0.25,graphs:40G], of at most %d names of at most %d bytes",
-                     WEIR__RESERVE_CLASSES, WEIR__RESERVE_CLASS_NAME - 1);
+    weir__setting_put(writer, "a list such as [prefetch:0.25,graphs:40G], of at most %d names of at most %d bytes",
+                      WEIR__RESERVE_CLASSES, WEIR__RESERVE_CLASS_NAME - 1);
     break;
   }
 }
@@ -213,13 +214,13 @@ void weir__settings_help(FILE *file, weir__help_form form) {
   for (size_t i = 0; i < OPTIONS; i++) {
     const struct weir__option *option = &weir__options[i];
     char preset[64] = "", allowed[256] = "", facts[512];
-    struct weir__writer preset_writer = {.text = preset, .size = sizeof preset};
-    struct weir__writer allowed_writer = {.text = allowed, .size = sizeof allowed};
+    struct weir__setting_text preset_writer = {.text = preset, .size = sizeof preset};
+    struct weir__setting_text allowed_writer = {.text = allowed, .size = sizeof allowed};
     if (option->unset != NULL)
-      weir__writer_put(&preset_writer, "%s", option->unset);
+      weir__setting_put(&preset_writer, "%s", option->unset);
     else
       put_value(&preset_writer, option, &defaults);
-    weir__writer_put_allowed(&allowed_writer, option);
+    weir__setting_put_allowed(&allowed_writer, option);
     if (form == WEIR__HELP_MARKDOWN) {
       fprintf(file, "| `%s`", option->name);
       if (option->alias != NULL)
