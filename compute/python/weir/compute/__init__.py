@@ -19,7 +19,6 @@ from weir.compute._architectures import (
     _extract_arch_version,
 )
 from weir.compute._array import *
-from weir.compute._array import _assert_async
 from weir.compute._compute import (
     Generator,
     _amp_foreach_non_finite_check_and_unscale_,
@@ -38,6 +37,8 @@ from weir.compute._compute import (
 )
 from weir.compute._functions import all as all, norm as norm, pow as pow, sum as sum
 from weir.compute._legacy import *
+from weir.compute._operations import *
+from weir.compute._operations import _assert_async
 from weir.compute._settings import *
 from weir.compute._storage import TypedStorage, UntypedStorage
 
