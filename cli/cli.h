@@ -26,6 +26,7 @@ extern const weir_cli_command weir_cmd_info;
 extern const weir_cli_command weir_cmd_leaks;
 extern const weir_cli_command weir_cmd_lint;
 extern const weir_cli_command weir_cmd_merge;
+extern const weir_cli_command weir_cmd_metrics;
 extern const weir_cli_command weir_cmd_plot;
 extern const weir_cli_command weir_cmd_ranks;
 extern const weir_cli_command weir_cmd_redact;

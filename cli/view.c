@@ -286,9 +286,11 @@ static weir_status serve(const weir_cli_page *page, const weir__view_data *data,
     status = file ? weir__view_write(data, file) : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
   if (file && fclose(file) && !status)
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu bytes", weir__view_size(data));
-  const weir_cli_served files[] = {{"", "text/html; charset=utf-8", html, html_size},
-                                   {"view.bin", "application/octet-stream", bytes, size}};
-  status = status ? status : weir_cli_serve(files, WEIR_COUNT_OF(files), options.port, print_address);
+  const weir_cli_served files[] = {
+      {.name = "", .type = "text/html; charset=utf-8", .bytes = html, .size = html_size},
+      {.name = "view.bin", .type = "application/octet-stream", .bytes = bytes, .size = size}};
+  const weir_cli_serving serving = {.files = files, .count = WEIR_COUNT_OF(files), .port = options.port};
+  status = status ? status : weir_cli_serve(&serving, print_address);
   free(html);
   free(bytes);
   return status;

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -35,13 +37,15 @@ typedef struct connection {
   char header[HEADER_SIZE]; /* of the response; it begins when header_size is not 0 */
   size_t header_size, header_sent;
   const char *body;
+  char *made; /* the same, if it was made for the request */
   size_t body_size, body_sent;
 } connection;
 
 typedef struct server {
   const weir_cli_served *files;
   size_t count;
-  char word[2 * WORD_BYTES + 1];
+  const char *socket;            /* the path of the unix socket that is served; NULL for the loopback interface */
+  char word[2 * WORD_BYTES + 1]; /* "" if paths have none */
   int listener;
   connection connections[MAX_CONNECTIONS];
 } server;
@@ -141,14 +145,23 @@ static void refuse(connection *c, const char *status, const char *more, const ch
 }
 
 static const weir_cli_served *find_file(const server *s, const char *path, size_t length) {
-  size_t word = strlen(s->word);
-  if (length < word + 2 || path[0] != '/' || memcmp(path + 1, s->word, word) != 0 || path[word + 1] != '/')
+  size_t word = strlen(s->word), begin = word ? word + 2 : 1; /* of the name: "/WORD/NAME", or "/NAME" */
+  if (length < begin || path[0] != '/' || memcmp(path + 1, s->word, word) != 0 || path[begin - 1] != '/')
     return NULL;
   for (size_t i = 0; i < s->count; i++)
-    if (strlen(s->files[i].name) == length - word - 2 &&
-        memcmp(path + word + 2, s->files[i].name, length - word - 2) == 0)
+    if (strlen(s->files[i].name) == length - begin && memcmp(path + begin, s->files[i].name, length - begin) == 0)
       return &s->files[i];
   return NULL;
+}
+
+static void make_answer(connection *c, const weir_cli_served *file, bool is_head) {
+  size_t length = 0, size = 0;
+  const char *accept = find_header(c->request, "accept", &length), *type = NULL;
+  c->made = file->make(accept, length, &size, &type);
+  if (c->made)
+    respond(c, "200 OK", type, "", c->made, size, is_head);
+  else
+    refuse(c, "503 Service Unavailable", "", "The host has no memory for it.\n", is_head);
 }
 
 static void answer(const server *s, connection *c) {
@@ -158,15 +171,19 @@ static void answer(const server *s, connection *c) {
     refuse(c, "405 Method Not Allowed", "Allow: GET, HEAD\r\n", "Only GET and HEAD are answered.\n", false);
     return;
   }
-  if (!is_local_host(c->request)) {
+  if (!s->socket && !is_local_host(c->request)) {
     refuse(c, "403 Forbidden", "", "This server answers for localhost only.\n", is_head);
     return;
   }
   const char *path = c->request + (is_head ? 5 : 4);
   const weir_cli_served *file = find_file(s, path, strcspn(path, " ?\r\n"));
   if (!file) {
-    refuse(c, "404 Not Found", "", "There is nothing here. The address that weir view printed has the page.\n",
+    refuse(c, "404 Not Found", "", "There is nothing here. The address that weir printed at its start has it.\n",
            is_head);
+    return;
+  }
+  if (file->make) {
+    make_answer(c, file, is_head);
     return;
   }
   size_t first, end;
@@ -188,6 +205,8 @@ static void set_deadline(connection *c) { c->deadline_ns = weir__monotonic_ns() 
 
 static void close_connection(connection *c) {
   close(c->fd);
+  free(c->made);
+  c->made = NULL;
   c->fd = -1;
 }
 
@@ -305,10 +324,41 @@ static int listen_on(int port) {
   return fd;
 }
 
-static weir_status begin(server *s, int *port) {
+/* A socket that only this user can connect to. One that a server has left behind is replaced, another file is not. */
+static int listen_on_path(const char *path) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  struct stat about;
+  if (strlen(path) >= sizeof address.sun_path) {
+    errno = ENAMETOOLONG;
+    return -1;
+  }
+  strcpy(address.sun_path, path);
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0)
+    return -1;
+  int failure = EADDRINUSE;
+  bool is_socket = lstat(path, &about) == 0 && S_ISSOCK(about.st_mode);
+  bool is_served = is_socket && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+  if (is_socket && !is_served && errno == ECONNREFUSED)
+    unlink(path);
+  if (!is_served) {
+    mode_t before = umask(0177);
+    failure = bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, MAX_CONNECTIONS) ? errno : 0;
+    umask(before);
+  }
+  if (!failure)
+    return fd;
+  close(fd);
+  errno = failure;
+  return -1;
+}
+
+static weir_status begin(server *s, int *port, bool is_open) {
   unsigned char random[WORD_BYTES];
   int first = *port ? *port : FIRST_PORT, last = *port ? *port : FIRST_PORT + PORTS - 1;
-  s->listener = -1;
+  s->listener = s->socket ? listen_on_path(s->socket) : -1;
+  if (s->socket && s->listener < 0)
+    return weir__fail(WEIR_ERROR_SYSTEM, "cannot listen on %s: %s", s->socket, strerror(errno));
   for (int p = first; p <= last && s->listener < 0; p++) {
     s->listener = listen_on(p);
     *port = p;
@@ -320,20 +370,22 @@ static weir_status begin(server *s, int *port) {
     close(s->listener);
     return weir__fail(WEIR_ERROR_SYSTEM, "no random numbers: %s", strerror(errno));
   }
-  for (size_t i = 0; i < WORD_BYTES; i++)
+  for (size_t i = 0; i < WORD_BYTES && !is_open; i++)
     snprintf(s->word + 2 * i, 3, "%02x", random[i]);
   for (size_t i = 0; i < MAX_CONNECTIONS; i++)
     s->connections[i].fd = -1;
   return WEIR_OK;
 }
 
-weir_status weir_cli_serve(const weir_cli_served *files, size_t count, int port, void (*ready)(const char *address)) {
+weir_status weir_cli_serve(const weir_cli_serving *serving, void (*ready)(const char *address)) {
   server *s = calloc(1, sizeof *s);
   if (!s)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a server");
-  s->files = files;
-  s->count = count;
-  weir_status status = begin(s, &port);
+  s->files = serving->files;
+  s->count = serving->count;
+  s->socket = serving->socket;
+  int port = serving->port;
+  weir_status status = begin(s, &port, serving->is_open);
   if (status) {
     free(s);
     return status;
@@ -347,13 +399,15 @@ weir_status weir_cli_serve(const weir_cli_served *files, size_t count, int port,
   sigaction(SIGINT, &action, &old_int);
   sigaction(SIGTERM, &action, &old_term);
   char address[64];
-  snprintf(address, sizeof address, "http://localhost:%d/%s/", port, s->word);
-  ready(address);
+  snprintf(address, sizeof address, "http://localhost:%d/%s%s", port, s->word, *s->word ? "/" : "");
+  ready(s->socket ? s->socket : address);
   status = run(s, &before);
   for (size_t i = 0; i < MAX_CONNECTIONS; i++)
     if (s->connections[i].fd >= 0)
-      close(s->connections[i].fd);
+      close_connection(&s->connections[i]);
   close(s->listener);
+  if (s->socket)
+    unlink(s->socket);
   sigaction(SIGINT, &old_int, NULL);
   sigaction(SIGTERM, &old_term, NULL);
   sigprocmask(SIG_SETMASK, &before, NULL);

@@ -8,8 +8,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const char page[] = "<!doctype html>", view[100] = "view";
-  static const weir_cli_served files[] = {{"", "text/html", page, sizeof page - 1},
-                                          {"view.bin", "application/octet-stream", view, sizeof view}};
+  static const weir_cli_served files[] = {
+      {.name = "", .type = "text/html", .bytes = page, .size = sizeof page - 1},
+      {.name = "view.bin", .type = "application/octet-stream", .bytes = view, .size = sizeof view}};
   static const server s = {.files = files, .count = WEIR_COUNT_OF(files), .word = "0123456789abcdef"};
   connection *c = malloc(sizeof *c);
   if (!c)
