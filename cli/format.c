@@ -10,6 +10,7 @@
 
 #include "base/environment.h"
 #include "base/text.h"
+#include "offline/analyse/rows.h"
 
 enum { DEFAULT_WIDTH = 120, MIN_WIDTH = 40, MAX_WIDTH = 10000 };
 
@@ -50,7 +51,7 @@ const char *weir_cli_input_name(const char *path) {
 
 /* ---- Numbers ---- */
 
-enum { NUMBERS = 16, NUMBER_TEXT = 80 };
+enum { NUMBERS = 16, NUMBER_TEXT = WEIR__ROW_TEXT };
 
 static char *number_text(void) {
   static char texts[NUMBERS][NUMBER_TEXT];
@@ -60,15 +61,10 @@ static char *number_text(void) {
 
 const char *weir_cli_bytes(uint64_t bytes) { return weir__format_bytes(bytes, number_text()); }
 
+const char *weir_cli_ns(double ns) { return weir__unit_text(WEIR__UNIT_NS, ns, number_text()); }
+
 const char *weir_cli_range(const char *least, const char *to, const char *most) {
-  char *text = number_text();
-  const char *unit = strrchr(least, ' '), *same = strrchr(most, ' ');
-  bool has_same_unit = unit && same && strcmp(unit, same) == 0;
-  if (strcmp(least, most) == 0)
-    snprintf(text, NUMBER_TEXT, "%s", least);
-  else
-    snprintf(text, NUMBER_TEXT, "%.*s%s%s", has_same_unit ? (int)(unit - least) : (int)strlen(least), least, to, most);
-  return text;
+  return weir__range_text(least, to, most, number_text());
 }
 
 const char *weir_cli_count(uint64_t count, const char *noun) {

@@ -137,35 +137,6 @@ int weir_cli_read_conf(const char *conf, weir__settings *settings) {
 
 /* ---- Printing ---- */
 
-const char *weir_cli_format_ns(double ns, char text[32]) {
-  static const struct {
-    double from, unit;
-    const char *name;
-  } units[] = {{1e9, 1e9, "s"}, {1e6, 1e6, "ms"}, {0, 1e3, "us"}};
-  size_t i = 0;
-  while (ns < units[i].from)
-    i++;
-  double number = ns / units[i].unit;
-  snprintf(text, 32, "%.*f %s", number < 10 ? 2 : number < 100 ? 1 : 0, number, units[i].name);
-  return text;
-}
-
-static const char *value_text(weir__unit unit, double value, char text[32]) {
-  if (unit == WEIR__UNIT_BYTES)
-    return weir__format_bytes((uint64_t)value, text);
-  if (unit == WEIR__UNIT_NS)
-    return weir_cli_format_ns(value, text);
-  snprintf(text, 32, unit == WEIR__UNIT_SHARE ? "%.1f %%" : "%.0f", unit == WEIR__UNIT_SHARE ? 100 * value : value);
-  return text;
-}
-
-const char *weir_cli_row_value(const weir__row *row) {
-  bool is_rising = row->value < row->other;
-  char least[32], most[32];
-  value_text(row->unit, is_rising ? row->value : row->other, least);
-  return weir_cli_range(least, " to ", value_text(row->unit, is_rising ? row->other : row->value, most));
-}
-
 void weir_cli_print_calls(const weir__meter_counts *calls) {
   bool is_first = true;
   for (int kind = 0; kind < WEIR__METER_KINDS; kind++) {

@@ -53,12 +53,6 @@ extern const char weir_cli_moving_note[];
 /* An exit code; reports what is wrong with the text. */
 int weir_cli_read_conf(const char *conf, weir__settings *settings);
 
-/* "6.44 ms", "850 us"; returns `text`. */
-const char *weir_cli_format_ns(double ns, char text[32]);
-
-/* The value of a row: "17.20 to 18.31 GiB" if it is a range. Valid as those of format.h. */
-const char *weir_cli_row_value(const weir__row *row);
-
 /* "165 alloc, 12 free": all kinds of calls that were made. */
 void weir_cli_print_calls(const weir__meter_counts *calls);
 

@@ -18,7 +18,6 @@ static struct {
 
 static void print_text(const weir_cli_history *h, const weir__replay_report *report) {
   const char *file = h->name;
-  char text[3][32];
   weir__prediction p;
   weir__prediction_from(report, &weir_cli_prediction.costs, &p);
   const weir_allocator_stats *s = &report->stats;
@@ -41,7 +40,7 @@ static void print_text(const weir_cli_history *h, const weir__replay_report *rep
          (long long)s->num_ooms);
   fputs("  calls       ", stdout);
   weir_cli_print_calls(&p.calls);
-  printf("; %s in total, estimated\n", weir_cli_format_ns(p.cost, text[0]));
+  printf("; %s in total, estimated\n", weir_cli_ns(p.cost));
   if (p.failures) {
     fputs("  failed      ", stdout);
     weir_cli_print_failure(&p);

@@ -40,13 +40,13 @@ static double saved_percent(uint64_t before, uint64_t after) {
 static void print_row(const tuning *t, size_t candidate) {
   const weir__tune_result *r = &t->result;
   const weir__tune_candidate *c = &r->candidates[candidate];
-  char text[2][32], conf[WEIR__CONF_TEXT];
+  char conf[WEIR__CONF_TEXT];
   const char *name = weir__conf_text(&c->settings, conf);
   bool is_moving = r->moving && candidate == r->moving, is_best = candidate == r->best || is_moving;
   if (candidate == 0 && r->is_mixed)
     name = "those of each file";
   printf("%s%12s %6.1f %% %10s %8llu %8llu  %s%s%s%s\n", is_best ? weir_cli_bold() : "", weir_cli_bytes(c->score.peak),
-         saved_percent(r->candidates[0].score.peak, c->score.peak), weir_cli_format_ns(c->score.cost, text[1]),
+         saved_percent(r->candidates[0].score.peak, c->score.peak), weir_cli_ns(c->score.cost),
          (unsigned long long)c->score.calls, (unsigned long long)c->score.retries,
          candidate ? "" : "recorded: ", *name ? name : "(defaults)",
          is_moving ? "   <- best with Weir's allocator"
@@ -133,7 +133,7 @@ static void print_fit(const char *which, const weir__fit *fit) {
 static void print_moving(const tuning *t) {
   const weir__tune_result *r = &t->result;
   const weir__tune_score *before = &r->candidates[0].score, *after = &r->candidates[r->moving].score;
-  char text[3][32], conf[WEIR__CONF_TEXT];
+  char conf[WEIR__CONF_TEXT];
   if (!r->moving)
     return;
   printf("%sThe best with Weir's allocator under PyTorch%s (moving_pages is a key that PyTorch does not know: see "
@@ -142,7 +142,7 @@ static void print_moving(const tuning *t) {
   weir_cli_keep_line();
   printf("  export WEIR_ALLOC_CONF='%s'\n", weir__conf_text(&r->candidates[r->moving].settings, conf));
   printf("Peak reserved memory is %s, %.1f %% less than recorded. Driver calls cost %s.\n", weir_cli_bytes(after->peak),
-         saved_percent(before->peak, after->peak), weir_cli_format_ns(after->cost, text[1]));
+         saved_percent(before->peak, after->peak), weir_cli_ns(after->cost));
   if (before->failures && !after->failures)
     puts("Memory no longer runs out.");
 }
@@ -150,7 +150,7 @@ static void print_moving(const tuning *t) {
 static void print_verdict(const tuning *t) {
   const weir__tune_result *r = &t->result;
   const weir__tune_score *before = &r->candidates[0].score, *after = &r->candidates[r->best].score;
-  char text[3][32], conf[WEIR__CONF_TEXT];
+  char conf[WEIR__CONF_TEXT];
   const char *best = weir__conf_text(&r->candidates[r->best].settings, conf);
   putchar('\n');
   print_failures(t);
@@ -170,8 +170,7 @@ static void print_verdict(const tuning *t) {
     printf("Peak reserved memory is %s; under the recorded settings it was %s.", weir_cli_bytes(after->peak),
            weir_cli_bytes(before->peak));
   if (r->best)
-    printf(" Driver calls cost %s instead of %s.\n", weir_cli_format_ns(after->cost, text[0]),
-           weir_cli_format_ns(before->cost, text[1]));
+    printf(" Driver calls cost %s instead of %s.\n", weir_cli_ns(after->cost), weir_cli_ns(before->cost));
   if (before->failures && !after->failures)
     puts("Memory no longer runs out.");
   const char *key;

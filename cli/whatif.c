@@ -37,38 +37,7 @@ static void predict(void *context, size_t row, void *result) {
 
 /* ---- The table ---- */
 
-enum { FITS = WEIR__PREDICTION_ROWS, COLUMNS, CELL_TEXT = 72 };
-
-typedef struct cells {
-  const char *names[COLUMNS];
-  char of[COLUMNS][CELL_TEXT];
-} cells;
-
-static void fill_cells(const weir__whatif_row *row, cells *c) {
-  weir__row rows[COLUMNS];
-  weir__prediction_rows(&row->p, rows);
-  rows[FITS] = (weir__row){"fits in", NULL, WEIR__UNIT_BYTES, (double)row->fit.least, (double)row->fit.bytes};
-  for (int k = 0; k < COLUMNS; k++) {
-    c->names[k] = rows[k].label;
-    snprintf(c->of[k], CELL_TEXT, "%s", k == FITS && !row->fit.bytes ? "none" : weir_cli_row_value(&rows[k]));
-  }
-}
-
-/* Whether the second row differs from the first as they are printed. */
-static bool has_replayed_row(void) {
-  cells text[2];
-  if (weir__whatif_is_late(&whatif.of) || (whatif.of.memory && weir__whatif_is_reproduced(&whatif.of)) ||
-      whatif.rows[1].p.is_range)
-    return true;
-  for (size_t i = 0; i < WEIR__WHATIF_OWN_ROWS; i++)
-    fill_cells(&whatif.rows[i], &text[i]);
-  for (size_t i = 0; i < COLUMNS; i++)
-    if (strcmp(text[0].of[i], text[1].of[i]) != 0)
-      return true;
-  return false;
-}
-
-static bool is_shown(size_t row) { return row != 1 || has_replayed_row(); }
+static bool is_shown(size_t row) { return weir__whatif_is_shown(&whatif.of, row); }
 
 /* The name of a row: "recorded", or its settings. */
 static const char *name_of(size_t row) {
@@ -80,7 +49,7 @@ static const char *name_of(size_t row) {
 /* Explains the first two rows, if there are two. */
 static void explain_own_rows(const weir__replayer *history) {
   size_t raced = weir__replayer_check(history)->raced;
-  if (!has_replayed_row())
+  if (!is_shown(1))
     return;
   if (weir__whatif_is_late(&whatif.of)) {
     fputs("  began late: ", stdout);
@@ -102,22 +71,23 @@ static void explain_own_rows(const weir__replayer *history) {
 }
 
 static void print_table(const char *recorded) {
+  enum { COLUMNS = WEIR__WHATIF_FIGURES };
   int widths[COLUMNS] = {12, 12, 8, 9, 10, 8, 7, whatif.fit ? 12 : 0}; /* at least */
-  cells c;
+  weir__whatif_texts c;
   for (size_t i = 0; i < row_count(); i++) {
-    fill_cells(&whatif.rows[i], &c);
+    weir__whatif_row_texts(&whatif.rows[i], &c);
     for (int k = 0; k < COLUMNS && is_shown(i); k++)
       if (widths[k] && (int)strlen(c.of[k]) > widths[k])
         widths[k] = (int)strlen(c.of[k]);
   }
   for (int k = 0; k < COLUMNS; k++)
     if (widths[k])
-      printf("%*s ", widths[k], c.names[k]);
+      printf("%*s ", widths[k], c.labels[k]);
   puts(" settings");
   for (size_t i = 0; i < row_count(); i++) {
     if (!is_shown(i))
       continue;
-    fill_cells(&whatif.rows[i], &c);
+    weir__whatif_row_texts(&whatif.rows[i], &c);
     for (int k = 0; k < COLUMNS; k++)
       if (widths[k])
         printf("%*s ", widths[k], c.of[k]);
@@ -128,19 +98,21 @@ static void print_table(const char *recorded) {
   }
 }
 
-static const char *count_range(int64_t a, int64_t b) {
-  return weir_cli_row_value(&(weir__row){.unit = WEIR__UNIT_COUNT, .value = (double)a, .other = (double)b});
+static const char *count_range(int64_t a, int64_t b, char text[WEIR__ROW_TEXT]) {
+  return weir__row_text(&(weir__row){.unit = WEIR__UNIT_COUNT, .value = (double)a, .other = (double)b}, text);
 }
 
 /* What moved, for each row in which something could. */
 static void print_moving(void) {
   for (size_t i = 0; i < row_count(); i++) {
     const weir__moving_counts *idle = &whatif.rows[i].p.moving, *busy = &whatif.rows[i].p.busy.moving;
+    char made[WEIR__ROW_TEXT], moved[WEIR__ROW_TEXT], returned[WEIR__ROW_TEXT];
     if (!is_shown(i) || (!idle->pages_made && !busy->pages_made))
       continue;
     printf("  %s: %s pages made, %s moved, %s returned to an address where they were still mapped\n",
-           weir_cli_escaped(name_of(i)), count_range(idle->pages_made, busy->pages_made),
-           count_range(idle->pages_moved, busy->pages_moved), count_range(idle->pages_returned, busy->pages_returned));
+           weir_cli_escaped(name_of(i)), count_range(idle->pages_made, busy->pages_made, made),
+           count_range(idle->pages_moved, busy->pages_moved, moved),
+           count_range(idle->pages_returned, busy->pages_returned, returned));
   }
 }
 

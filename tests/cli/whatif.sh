@@ -49,7 +49,7 @@ is_json_lines
 count 1 '"before": {"blocks": 333, '
 count 1 '"begins": "held", .*"begins": "anew", .*"begins": "anew", '
 
-# The first row is the exact recording; if a replay as for the other rows differs from it, there is a second row.
+# The first row is the exact recording; if a replay as for the other rows reads differently, there is a second row.
 if command -v python3 >/dev/null; then
   cat >"$work/same.py" <<'END'
 import json, subprocess, sys
@@ -68,8 +68,16 @@ assert seconds > 0
 END
   said='whatif beside replay --check'
   python3 "$work/same.py" "$weir" "$traces"/llama_oom.pickle.zst "$traces"/resnet_roundup.pickle.zst \
-    "$traces"/cuda_graphs.pickle.zst >"$work/out" 2>"$work/err" || fail 'the first row is not the recording'
+    "$traces"/cuda_graphs.pickle.zst "$late" >"$work/out" 2>"$work/err" || fail 'the first row is not the recording'
 fi
+
+# One rule decides for the table and for JSON whether there is that row.
+for own in traces/llama_oom traces/resnet_stacks late/llama_oom; do
+  run 0 --conf '' "$traces/../$own.pickle.zst"
+  rows=$(grep -c '%.* recorded[^:]*: (defaults)$' "$work/out")
+  run 0 --json --conf '' "$traces/../$own.pickle.zst"
+  [ "$(grep -o '"recorded": true' "$work/out" | wc -l)" -eq "$rows" ] || fail "$own: the table has $rows rows, and JSON others"
+done
 
 # The recording compared with a device of another size.
 run 0 --memory 14GiB --conf '' "$traces/llama_oom.pickle.zst"

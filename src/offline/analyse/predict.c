@@ -217,10 +217,26 @@ void weir__whatif_predict(const weir__whatif *w, size_t row, weir__whatif_row *r
     predict(w->history, settings, &capacity, w->costs, prediction, history);
 }
 
+void weir__whatif_row_texts(const weir__whatif_row *row, weir__whatif_texts *texts) {
+  weir__row rows[WEIR__WHATIF_FIGURES];
+  weir__prediction_rows(&row->p, rows);
+  rows[WEIR__PREDICTION_ROWS] =
+      (weir__row){"fits in", NULL, WEIR__UNIT_BYTES, (double)row->fit.least, (double)row->fit.bytes};
+  for (size_t i = 0; i < WEIR__WHATIF_FIGURES; i++) {
+    texts->labels[i] = rows[i].label;
+    weir__row_text(&rows[i], texts->of[i]);
+  }
+  if (!row->fit.bytes)
+    strcpy(texts->of[WEIR__PREDICTION_ROWS], "none");
+}
+
 bool weir__whatif_is_shown(const weir__whatif *w, size_t row) {
-  const weir__prediction *a = &w->rows[0].p, *b = &w->rows[1].p;
-  if (row != 1 || weir__whatif_is_late(w) || (w->memory && weir__whatif_is_reproduced(w)) || b->is_range)
-    return true;
-  return a->peak_reserved != b->peak_reserved || a->peak_allocated != b->peak_allocated || a->cost != b->cost ||
-         a->retries != b->retries || a->failures != b->failures;
+  weir__whatif_texts texts[WEIR__WHATIF_OWN_ROWS];
+  bool is_shown =
+      row != 1 || weir__whatif_is_late(w) || (w->memory && weir__whatif_is_reproduced(w)) || w->rows[1].p.is_range;
+  for (size_t i = 0; i < WEIR__WHATIF_OWN_ROWS && !is_shown; i++)
+    weir__whatif_row_texts(&w->rows[i], &texts[i]);
+  for (size_t i = 0; i < WEIR__WHATIF_FIGURES && !is_shown; i++)
+    is_shown = strcmp(texts[0].of[i], texts[1].of[i]) != 0;
+  return is_shown;
 }

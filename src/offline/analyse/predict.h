@@ -125,5 +125,13 @@ bool weir__whatif_is_reproduced(const weir__whatif *whatif);
 void weir__whatif_predict(const weir__whatif *whatif, size_t row, weir__whatif_row *result,
                           weir__whatif_history **history);
 
-/* Whether a row is part of the JSON: the second one only if it differs from the first. */
+/* The figures of a row, and the least memory in which it fits, for people: "none" if there is none. */
+enum { WEIR__WHATIF_FIGURES = WEIR__PREDICTION_ROWS + 1 };
+typedef struct weir__whatif_texts {
+  const char *labels[WEIR__WHATIF_FIGURES];
+  char of[WEIR__WHATIF_FIGURES][WEIR__ROW_TEXT];
+} weir__whatif_texts;
+void weir__whatif_row_texts(const weir__whatif_row *row, weir__whatif_texts *texts);
+
+/* Whether a row is part of the report: the second one only if it does not read like the first. */
 bool weir__whatif_is_shown(const weir__whatif *whatif, size_t row);

@@ -11,3 +11,14 @@ typedef struct weir__row {
   weir__unit unit;
   double value, other;
 } weir__row;
+
+enum { WEIR__ROW_TEXT = 80 };
+
+/* "1.82 GiB", "11.3 %", "7.57 ms", "194". Returns `text`. */
+const char *weir__unit_text(weir__unit unit, double value, char text[WEIR__ROW_TEXT]);
+
+/* "12.15 to 13.64 GiB", from two texts and " to ", or one of them if both read the same. Returns `text`. */
+const char *weir__range_text(const char *least, const char *to, const char *most, char text[WEIR__ROW_TEXT]);
+
+/* The value of a row for people: a range, the smaller end first, or one number. Returns `text`. */
+const char *weir__row_text(const weir__row *row, char text[WEIR__ROW_TEXT]);
