@@ -67,19 +67,7 @@ const char *weir_cli_range(const char *least, const char *to, const char *most) 
   return weir__range_text(least, to, most, number_text());
 }
 
-const char *weir_cli_count(uint64_t count, const char *noun) {
-  char *text = number_text();
-  const size_t length = strlen(noun);
-  bool ends_in_y = length && noun[length - 1] == 'y', ends_in_s = length && noun[length - 1] == 's';
-  if (count == 1)
-    snprintf(text, NUMBER_TEXT, "1 %s", noun);
-  else
-    snprintf(text, NUMBER_TEXT, "%llu %.*s%s", (unsigned long long)count, (int)(length - ends_in_y), noun,
-             ends_in_y   ? "ies"
-             : ends_in_s ? "es"
-                         : "s");
-  return text;
-}
+const char *weir_cli_count(uint64_t count, const char *noun) { return weir__count_text(count, noun, number_text()); }
 
 /* Output that goes to a text. */
 static struct capture {

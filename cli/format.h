@@ -19,8 +19,8 @@ const char *weir_cli_escaped_part(const char *text, size_t length);
 /* The same for the name of an input, which is "standard input" for -. */
 const char *weir_cli_input_name(const char *path);
 
-/* Texts of numbers, each valid for ten more calls of any of these: "1.82 GiB"; "6.44 ms"; "1 block" and "2 entries", from a noun
- * in the singular; "12.15 to 13.64 GiB", from two texts and " to ", or one of them if both read the same. */
+/* Texts of numbers, each valid for ten more calls of any of these: "1.82 GiB"; "6.44 ms"; "1 block" and "2 entries",
+ * from a noun in the singular; "12.15 to 13.64 GiB", from two texts and " to ", or one if both read the same. */
 const char *weir_cli_bytes(uint64_t bytes);
 const char *weir_cli_ns(double ns);
 const char *weir_cli_count(uint64_t count, const char *noun);

@@ -2,7 +2,8 @@
 
 #include <stdio.h>
 
-#include "format.h"
+#include "cli.h"
+#include "json.h"
 #include "offline/analyse/describe.h"
 #include "progress.h"
 
@@ -21,6 +22,33 @@ const char weir_cli_record_advice[] =
 
 const char *weir_cli_stacks_option(const weir__recording *recording) {
   return recording->is_events_only ? "WEIR_RECORD_STACKS=alloc" : "_record_memory_history(stacks=\"python\")";
+}
+
+void weir_cli_print_text(const weir__report *report) {
+  const weir__report_style style = {weir_cli_bold(), weir_cli_plain(), weir_cli_print_command};
+  weir__report_text(report, stdout, &style);
+}
+
+weir_status weir_cli_print_part(weir__report *report, bool is_json) {
+  weir_status status = weir__report_status(report);
+  if (!status && (is_json || weir_cli_json_is_separate()))
+    weir__report_json(report, &weir_cli_json_sink, NULL);
+  if (!status && !is_json)
+    weir_cli_print_text(report);
+  weir__report_clear(report);
+  return status;
+}
+
+int weir_cli_print_report(weir__report *report, const char *file, bool is_json) {
+  bool has_json = is_json || weir_cli_json_is_separate();
+  if (has_json)
+    weir__sink_begin(&weir_cli_json_sink, &weir__json_format, weir_write_file, weir_cli_json_file());
+  if (!is_json)
+    weir_cli_fold_begin();
+  weir_status status = weir_cli_print_part(report, is_json);
+  if (has_json && !status)
+    weir__sink_end(&weir_cli_json_sink, NULL); /* main() reports an error of the output */
+  return status ? weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error()) : WEIR_EXIT_OK;
 }
 
 void weir_cli_print_holders(const char *indent, const weir__recording *recording, const weir__holder *holders,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "offline/analyse/summary.h"
+#include "offline/render/report.h"
 
 /* Reads a recording, with progress. */
 weir_status weir_cli_load(const char *file, weir__recording **recording);
@@ -16,6 +17,15 @@ extern const char weir_cli_record_advice[];
 
 /* What records stacks as well, where the recording was made. */
 const char *weir_cli_stacks_option(const weir__recording *recording);
+
+/* Prints a report that has been made, as text, or as an object of JSON, or as both with --json-fd, and clears it. The
+ * first begins and ends the JSON, and folds the text, and returns an exit code; a part is an item of a list that is
+ * open. */
+int weir_cli_print_report(weir__report *report, const char *file, bool is_json);
+weir_status weir_cli_print_part(weir__report *report, bool is_json);
+
+/* The text alone. */
+void weir_cli_print_text(const weir__report *report);
 
 /* A line for each holder of memory. */
 void weir_cli_print_holders(const char *indent, const weir__recording *recording, const weir__holder *holders,

@@ -685,21 +685,3 @@ const char *weir__steps_source_name(weir__steps_source source) {
 const char *weir__steps_unit(const weir__steps *steps) {
   return steps->source == WEIR__STEPS_WINDOWS ? "window" : "step";
 }
-
-const char *weir__steps_describe(const weir__steps *steps, char text[192]) {
-  switch (steps->source) {
-  case WEIR__STEPS_NONE:
-    snprintf(text, 192, "none found");
-    break;
-  case WEIR__STEPS_WINDOWS:
-    snprintf(text, 192, "none found; the history is divided into %zu windows", steps->count);
-    break;
-  case WEIR__STEPS_INFERRED:
-    snprintf(text, 192, "%zu, inferred from the history, confidence %.0f %%", steps->count, 100 * steps->confidence);
-    break;
-  default:
-    snprintf(text, 192, "%zu, from %s '%s'", steps->count, steps->source == WEIR__STEPS_PHASES ? "phase" : "annotation",
-             steps->name);
-  }
-  return text;
-}

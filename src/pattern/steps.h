@@ -80,6 +80,3 @@ const char *weir__steps_source_name(weir__steps_source source);
 
 /* What is counted: "step", or "window". */
 const char *weir__steps_unit(const weir__steps *steps);
-
-/* "24 steps, from Optimizer.step#AdamW.step" and the like. Returns `text`. */
-const char *weir__steps_describe(const weir__steps *steps, char text[192]);

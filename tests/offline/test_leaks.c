@@ -46,8 +46,8 @@ static weir__leaks find(const weir__recording *recording) {
 }
 
 static void print_leaks(const weir__leaks *l) {
-  char text[192];
-  print_message("  steps: %s, warm-up %zu\n", weir__steps_describe(&l->steps, text), l->steps.warm_up);
+  print_message("  steps: %zu %s, warm-up %zu\n", l->steps.count, weir__steps_source_name(l->steps.source),
+                l->steps.warm_up);
   for (size_t i = 0; i < l->leak_count && i < 5; i++)
     print_message("  leak of stack %u, size %llu: %llu bytes in %llu blocks, steps %lld to %lld, every %.2f%s\n",
                   l->leaks[i].stack, (unsigned long long)l->leaks[i].size, (unsigned long long)l->leaks[i].bytes,

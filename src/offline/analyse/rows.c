@@ -30,6 +30,19 @@ const char *weir__unit_text(weir__unit unit, double value, char text[WEIR__ROW_T
   return text;
 }
 
+const char *weir__count_text(uint64_t count, const char *noun, char text[WEIR__ROW_TEXT]) {
+  const size_t length = strlen(noun);
+  bool ends_in_y = length && noun[length - 1] == 'y', ends_in_s = length && noun[length - 1] == 's';
+  if (count == 1)
+    snprintf(text, WEIR__ROW_TEXT, "1 %s", noun);
+  else
+    snprintf(text, WEIR__ROW_TEXT, "%llu %.*s%s", (unsigned long long)count, (int)(length - ends_in_y), noun,
+             ends_in_y   ? "ies"
+             : ends_in_s ? "es"
+                         : "s");
+  return text;
+}
+
 const char *weir__range_text(const char *least, const char *to, const char *most, char text[WEIR__ROW_TEXT]) {
   const char *unit = strrchr(least, ' '), *same = strrchr(most, ' ');
   bool has_same_unit = unit && same && strcmp(unit, same) == 0;

@@ -4,7 +4,7 @@
 
 #include "offline/analyse/describe.h"
 #include "offline/analyse/moment.h"
-#include "offline/render/parts_json.h"
+#include "offline/render/report_parts.h"
 #include "record/entry.h"
 
 typedef struct report {
@@ -127,7 +127,9 @@ static void json_cause(const report *f) {
              JSON_NATURAL_IF(x->limit_max != UINT64_MAX, "limit_max", x->limit_max),
              JSON_BOOL("limit_is_inferred", x->limit_is_inferred), JSON_BOOL("limit_is_recorded", x->limit_is_recorded),
              JSON_BOOL("limit_is_device", x->limit_is_device), JSON_NATURAL_IF(x->memory != 0, "memory", x->memory));
-  weir__outside_json(f->sink, "outside", f->device);
+  if (f->device->peak_outside)
+    WEIR__JSON(f->sink, JSON_OBJECT("outside"), JSON_NATURAL("end", f->device->outside),
+               JSON_NATURAL("peak", f->device->peak_outside), JSON_CLOSE);
   json_missing(f);
   WEIR__JSON(f->sink, JSON_NATURAL_IF(x->reserved != UINT64_MAX, "reserved", x->reserved), JSON_OBJECT("bytes"));
   for (int i = 0; i < WEIR__USES; i++)

@@ -7,10 +7,10 @@
 #include "base/base.h"
 #include "offline/analyse/classes.h"
 #include "offline/analyse/describe.h"
-#include "offline/render/diff_json.h"
+#include "offline/render/diff_report.h"
 #include "offline/render/explain_json.h"
-#include "offline/render/leaks_json.h"
-#include "offline/render/summary_json.h"
+#include "offline/render/leaks_report.h"
+#include "offline/render/summary_report.h"
 #include "offline/render/view_parts.h"
 #include "offline/replay/plan.h"
 #include "weir/runtime.h"
@@ -99,6 +99,15 @@ static weir_status prepare(weir__view *view) {
   return status ? status : weir__view_sweep(view);
 }
 
+/* Writes a report that has been made, and clears it. */
+static weir_status write_report(weir__report *report, weir__sink *index, const char *key) {
+  weir_status status = weir__report_status(report);
+  if (!status)
+    weir__report_json(report, index, key);
+  weir__report_clear(report);
+  return status;
+}
+
 /* The object of `weir summary --json`. */
 static weir_status write_summary(weir__view *view) {
   const weir__recording *recording = view->recording;
@@ -121,9 +130,9 @@ static weir_status write_summary(weir__view *view) {
     status = status ? status : weir__summarize_classes(recording, (int)i, &devices[i], &classes[i]);
   }
   if (!status) {
-    WEIR__JSON(view->index, JSON_OBJECT("summary"));
-    weir__summary_json(view->index, view->source->name, recording, devices, classes);
-    WEIR__JSON(view->index, JSON_CLOSE);
+    weir__report report;
+    weir__summary_report(&report, view->source->name, recording, devices, classes, NULL);
+    status = write_report(&report, view->index, "summary");
   }
   free(devices);
   free(classes);
@@ -183,9 +192,10 @@ static weir_status write_leaks(weir__view *view) {
   weir_status status = weir__leaks_find(view->recording, view->number, NULL, &leaks);
   if (status)
     return status;
-  weir__leaks_json(view->index, "leaks", view->recording, view->source->name, &leaks);
+  weir__report report;
+  weir__leaks_report(&report, view->recording, view->source->name, &leaks, 0);
   weir__leaks_clear(&leaks);
-  return WEIR_OK;
+  return write_report(&report, view->index, "leaks");
 }
 
 static weir_status write_classes(weir__view *view) {
@@ -268,9 +278,10 @@ static weir_status write_diff(const weir__view_source *sources, size_t count, we
   weir_status status = weir__diff_make(sources[0].recording, sources[1].recording, &options, &diff);
   if (status)
     return status;
-  weir__diff_json(index, "diff", &diff);
+  weir__report report;
+  weir__diff_report(&report, &diff, 0, 0);
   weir__diff_clear(&diff);
-  return WEIR_OK;
+  return write_report(&report, index, "diff");
 }
 
 static void write_chunks(const weir__view_data *data, weir__sink *index) {

@@ -1,0 +1,305 @@
+#include "offline/render/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/base.h"
+#include "base/text.h"
+#include "offline/analyse/describe.h"
+
+static bool is_container(const weir__report_row *row) {
+  return row->item.kind == WEIR__JSON_OBJECT || row->item.kind == WEIR__JSON_LIST;
+}
+
+void weir__report_begin(weir__report *r) {
+  *r = (weir__report){0};
+  WEIR__ROWS(r, JSON_OBJECT(NULL));
+}
+
+void weir__report_clear(weir__report *r) {
+  free(r->rows);
+  free(r->sentences);
+  free(r->texts);
+  *r = (weir__report){0};
+}
+
+weir_status weir__report_status(const weir__report *r) {
+  return r->has_failed ? weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory") : WEIR_OK;
+}
+
+/* Where the copy of a text begins. */
+static size_t keep_text(weir__report *r, const char *text) {
+  const size_t at = r->text_used, size = strlen(text) + 1;
+  if (WEIR__RESERVE(r->texts, r->text_room, at + size)) {
+    memcpy(r->texts + at, text, size);
+    r->text_used += size;
+  } else
+    r->has_failed = true;
+  return at;
+}
+
+static void add(weir__report *r, const weir__json_item *item) {
+  if (r->has_failed || !WEIR__RESERVE(r->rows, r->room, r->count + 1)) {
+    r->has_failed = true;
+    return;
+  }
+  if (item->kind == WEIR__JSON_CLOSE) {
+    r->rows[r->open].end = r->count;
+    r->open = r->rows[r->open].parent;
+    return;
+  }
+  weir__report_row *row = &r->rows[r->count];
+  *row = (weir__report_row){*item, r->open, r->count + 1};
+  if (item->kind == WEIR__JSON_TEXT && item->text)
+    row->item.natural = keep_text(r, item->text);
+  else if (item->kind == WEIR__JSON_TEXT)
+    row->item.kind = WEIR__JSON_NULL;
+  if (is_container(row)) {
+    row->end = SIZE_MAX;
+    r->open = r->count;
+  }
+  r->count++;
+}
+
+void weir__report_add(weir__report *r, const weir__json_item *items, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    add(r, &items[i]);
+}
+
+void weir__say_of(weir__report *r, const char *key, const char *format) {
+  if (r->is_silent)
+    return;
+  if (r->has_failed || !WEIR__RESERVE(r->sentences, r->sentence_room, r->sentence_count + 1))
+    r->has_failed = true;
+  else
+    r->sentences[r->sentence_count++] = (weir__sentence){format, key, r->open};
+}
+
+void weir__say(weir__report *r, const char *format) { weir__say_of(r, "", format); }
+
+void weir__say_command(weir__report *r, const char *command, const char *options, const char *file) {
+  WEIR__ROWS(r, JSON_LIST("_command"), JSON_TEXT(NULL, command), JSON_TEXT(NULL, options), JSON_TEXT(NULL, file));
+  weir__say(r, NULL);
+  WEIR__ROWS(r, JSON_CLOSE);
+}
+
+/* ---- JSON ---- */
+
+/* Returns the row after it. */
+static size_t write_row(const weir__report *r, size_t at, weir__sink *sink) {
+  weir__json_item item = r->rows[at].item;
+  size_t end = r->rows[at].end < r->count ? r->rows[at].end : r->count;
+  if (item.key && *item.key == '_')
+    return end;
+  if (item.kind == WEIR__JSON_TEXT)
+    item.text = r->texts + item.natural;
+  weir__json_write(sink, &item, 1);
+  if (is_container(&r->rows[at])) {
+    for (at++; at < end;)
+      at = write_row(r, at, sink);
+    WEIR__JSON(sink, JSON_CLOSE);
+  }
+  return end;
+}
+
+void weir__report_json_members(const weir__report *r, weir__sink *sink) {
+  for (size_t at = 1; at < r->count;)
+    at = write_row(r, at, sink);
+}
+
+void weir__report_json(const weir__report *r, weir__sink *sink, const char *key) {
+  WEIR__JSON(sink, JSON_OBJECT(key));
+  weir__report_json_members(r, sink);
+  WEIR__JSON(sink, JSON_CLOSE);
+}
+
+/* ---- Text ---- */
+
+/* The row of an object with that key; 0 if it has none. */
+static size_t find_in(const weir__report *r, size_t object, const char *key, size_t length) {
+  for (size_t at = object + 1; at < r->count && at < r->rows[object].end; at = r->rows[at].end) {
+    const char *name = r->rows[at].item.key;
+    if (name && strncmp(name, key, length) == 0 && !name[length])
+      return at;
+  }
+  return 0;
+}
+
+/* The row of a path such as "limit.bytes", which ends before one of the characters that follow a path in braces; 0 if
+ * there is none. */
+static size_t find(const weir__report *r, const weir__sentence *sentence, const char **path) {
+  size_t at = 0, in = sentence->in;
+  for (;; ++*path) {
+    size_t length = strcspn(*path, ".~&=: }");
+    const char *key = **path == '$' ? sentence->key : *path;
+    size_t key_length = **path == '$' ? strlen(key) : length;
+    size_t found = find_in(r, at ? at : in, key, key_length);
+    while (!at && !found && in) {
+      in = r->rows[in].parent;
+      found = find_in(r, in, key, key_length);
+    }
+    at = found;
+    *path += length;
+    if (**path != '.' || !at)
+      return at;
+  }
+}
+
+typedef struct value_form {
+  const char *noun; /* NULL if there is none; ends before a brace */
+  bool is_middle;   /* of "least" and "most" */
+  bool has_sign;
+  int width;    /* below 0: to the left */
+  int decimals; /* below 0 if not given */
+} value_form;
+
+typedef struct value_text {
+  char number[WEIR__ROW_TEXT];
+  char *escaped; /* free() it */
+} value_text;
+
+static const char *natural_text(uint64_t value, weir__unit unit, const value_form *form, value_text *to) {
+  char noun[WEIR__ROW_TEXT];
+  if (unit == WEIR__UNIT_BYTES)
+    return weir__format_bytes(value, to->number);
+  if (form->noun) {
+    snprintf(noun, sizeof noun, "%.*s", (int)strcspn(form->noun, "}"), form->noun);
+    return weir__count_text(value, noun, to->number);
+  }
+  snprintf(to->number, sizeof to->number, unit == WEIR__UNIT_ADDRESS ? "0x%llx" : "%llu", (unsigned long long)value);
+  return to->number;
+}
+
+static const char *real_text(double value, weir__unit unit, const value_form *form, value_text *to) {
+  if (unit == WEIR__UNIT_BYTES) {
+    char bytes[32];
+    const char *sign = !form->has_sign ? "" : value >= 0.5 ? "+" : value <= -0.5 ? "-" : "";
+    const double size = *sign == '-' ? -value : value;
+    snprintf(to->number, sizeof to->number, "%s%s", sign,
+             weir__format_bytes((uint64_t)(size > 0 ? size + 0.5 : 0), bytes));
+    return to->number;
+  }
+  if (unit == WEIR__UNIT_SECONDS)
+    return weir__describe_span((int64_t)(value * 1e6 < 9e18 ? value * 1e6 + 0.5 : 9e18), to->number);
+  if (unit == WEIR__UNIT_SHARE)
+    snprintf(to->number, sizeof to->number, "%.*f %%", form->decimals < 0 ? 1 : form->decimals, 100 * value);
+  else if (form->decimals < 0)
+    snprintf(to->number, sizeof to->number, "%g", value);
+  else
+    snprintf(to->number, sizeof to->number, form->has_sign ? "%+.*f" : "%.*f", form->decimals, value);
+  return to->number;
+}
+
+/* Two ends that both are bytes: a range, unless they read alike. */
+static const char *figure_text(const weir__report *r, size_t object, const value_form *form, value_text *to) {
+  uint64_t least = r->rows[find_in(r, object, "least", 5)].item.natural;
+  uint64_t most = r->rows[find_in(r, object, "most", 4)].item.natural;
+  char low[WEIR__ROW_TEXT], high[WEIR__ROW_TEXT];
+  if (form->is_middle)
+    return weir__format_bytes(least + (most - least) / 2, to->number);
+  weir__format_bytes(least, low);
+  weir__format_bytes(most, high);
+  return weir__range_text(least <= 1 && strcmp(low, high) != 0 ? "up" : low, " to ", high, to->number);
+}
+
+static const char *text_of(const char *text, weir__unit unit, value_text *to) {
+  const size_t length = strlen(text), size = 6 * length + 1;
+  if (unit == WEIR__UNIT_FILE && strcmp(text, "-") == 0)
+    return "standard input";
+  if (unit == WEIR__UNIT_PLAIN)
+    return text;
+  to->escaped = malloc(size);
+  if (!to->escaped)
+    return "(out of host memory)";
+  weir__escape_text(text, length, to->escaped, size);
+  return to->escaped;
+}
+
+static const char *text_of_row(const weir__report *r, size_t at, const value_form *form, value_text *to) {
+  const weir__json_item *item = &r->rows[at].item;
+  const weir__unit unit = (weir__unit)item->unit;
+  switch (item->kind) {
+  case WEIR__JSON_NATURAL:
+    return natural_text(item->natural, unit, form, to);
+  case WEIR__JSON_INTEGER:
+    if (unit == WEIR__UNIT_US)
+      return weir__describe_span(item->integer, to->number);
+    snprintf(to->number, sizeof to->number, "%lld", (long long)item->integer);
+    return to->number;
+  case WEIR__JSON_REAL:
+    return real_text(item->real, unit, form, to);
+  case WEIR__JSON_TEXT:
+    return text_of(r->texts + item->natural, unit, to);
+  case WEIR__JSON_OBJECT:
+    return figure_text(r, at, form, to);
+  default:
+    return "not known";
+  }
+}
+
+/* Writes what is in braces, from the character after the first brace. Returns the character after the last. */
+static const char *write_value(const weir__report *r, const weir__sentence *sentence, const char *at, FILE *out) {
+  value_form form = {.decimals = -1};
+  value_text one = {.escaped = NULL}, two = {.escaped = NULL};
+  const char *begin = at, *end = strchr(at, '}');
+  char range[WEIR__ROW_TEXT], joined = 0;
+  size_t other = 0, row = find(r, sentence, &at);
+  if (*at == '~' || *at == '&') {
+    joined = *at++;
+    other = find(r, sentence, &at);
+  }
+  form.is_middle = *at == '=';
+  at += form.is_middle;
+  if (*at == ':') {
+    form.has_sign = at[1] == '+';
+    form.width = (int)strtol(at + 1 + form.has_sign, (char **)&at, 10);
+    if (*at == '.')
+      form.decimals = (int)strtol(at + 1, (char **)&at, 10);
+  }
+  form.noun = *at == ' ' ? at + 1 : NULL;
+  if (!row || (joined && !other)) {
+    fprintf(out, "{%.*s}", (int)(end - begin), begin); /* a defect of the report, which tests look for */
+    return end + 1;
+  }
+  const char *text = text_of_row(r, row, &form, &one);
+  if (joined) {
+    const char *most = text_of_row(r, other, &form, &two);
+    fputs(joined == '&' && strcmp(text, most) != 0 ? "between " : "", out);
+    text = weir__range_text(text, joined == '&' ? " and " : " to ", most, range);
+  }
+  fprintf(out, "%*s", form.width, text);
+  free(one.escaped);
+  free(two.escaped);
+  return end + 1;
+}
+
+static void write_sentence(const weir__report *r, const weir__sentence *sentence, FILE *out,
+                           const weir__report_style *style) {
+  bool is_bold = false;
+  for (const char *at = sentence->format; *at;) {
+    bool is_doubled = (*at == '*' || *at == '{') && at[1] == *at;
+    if (*at == '{' && !is_doubled) {
+      at = write_value(r, sentence, at + 1, out);
+      continue;
+    }
+    if (*at == '*' && !is_doubled) {
+      is_bold = !is_bold;
+      fputs(is_bold ? style->bold : style->plain, out);
+    } else
+      putc(*at, out);
+    at += 1 + is_doubled;
+  }
+}
+
+void weir__report_text(const weir__report *r, FILE *out, const weir__report_style *style) {
+  for (size_t i = 0; i < r->sentence_count; i++) {
+    const weir__sentence *sentence = &r->sentences[i];
+    const weir__report_row *words = r->rows + sentence->in + 1; /* of a command */
+    if (sentence->format)
+      write_sentence(r, sentence, out, style);
+    else
+      style->command(r->texts + words[0].item.natural, r->texts + words[1].item.natural,
+                     r->texts + words[2].item.natural);
+  }
+}

@@ -1,0 +1,107 @@
+/*
+ * A report exists once: its rows, which JSON and the page have, and sentences about them, which are the text.
+ *
+ * Rows are the items of the report's JSON (inspect/json.h), with units. What has a key that begins with an underscore is
+ * for sentences alone. A sentence names the rows that it needs in braces. They are looked for where the sentence was
+ * said, in the object that was open, then in those around it, once the whole report has been made.
+ *
+ *   WEIR__ROWS(r, JSON_OBJECT("limit"), ROW_BYTES("bytes", limit), JSON_CLOSE);
+ *   weir__say(r, "  *limit*  {limit.bytes}, {blocks block}\n");
+ *
+ *   {limit.bytes}        a row of an object: "1.82 GiB" as its unit has it; "not known" if it is null
+ *   {limit}              an object of "least" and "most", such as figures that were rounded: "1.04 to 1.08 GiB",
+ *                        "up to 1.08 GiB"; {limit=} is its middle
+ *   {blocks block}       "3 blocks"
+ *   {least~most}         "1.04 to 1.08 GiB", or one of them if both read the same
+ *   {least&most}         "between 1.04 and 1.08 GiB", likewise
+ *   {bytes.$}            a row whose key is chosen by weir__say_of()
+ *   {bytes:11} {by:+.1}  with the flags, width and digits of printf
+ *   *limit*              bold on a terminal; ** and {{ are the characters themselves
+ */
+#pragma once
+
+#include <stdio.h>
+
+#include "inspect/json.h"
+#include "offline/analyse/rows.h"
+
+/* Rows with a unit; null if they are not known. */
+#define ROW_NATURAL(is_known, name, value, in_unit)                                                                    \
+  {                                                                                                                    \
+    (is_known) ? WEIR__JSON_NATURAL : WEIR__JSON_NULL, name, 0, in_unit, { .natural = (uint64_t)(value) }              \
+  }
+#define ROW_REAL(is_known, name, value, places, in_unit)                                                               \
+  {                                                                                                                    \
+    (is_known) ? WEIR__JSON_REAL : WEIR__JSON_NULL, name, places, in_unit, { .real = (value) }                         \
+  }
+#define ROW_US(is_known, name, value)                                                                                  \
+  {                                                                                                                    \
+    (is_known) ? WEIR__JSON_INTEGER : WEIR__JSON_NULL, name, 0, WEIR__UNIT_US, { .integer = (value) }                  \
+  }
+#define ROW_TEXT(name, value, in_unit)                                                                                 \
+  {                                                                                                                    \
+    WEIR__JSON_TEXT, name, 0, in_unit, { .text = (value) }                                                             \
+  }
+#define ROW_FILE(name, value) ROW_TEXT(name, value, WEIR__UNIT_FILE)
+#define ROW_BYTES(name, value) ROW_NATURAL(true, name, value, WEIR__UNIT_BYTES)
+#define ROW_BYTES_IF(is_known, name, value) ROW_NATURAL(is_known, name, value, WEIR__UNIT_BYTES)
+#define ROW_ADDRESS(name, value) ROW_NATURAL(true, name, value, WEIR__UNIT_ADDRESS)
+
+/* The key of an item of a list of which JSON has `listed` only: the others are for sentences. */
+static inline const char *weir__item_key(size_t i, size_t listed) { return i < listed ? NULL : "_"; }
+
+/* A line that begins with this is not folded. */
+#define WEIR__KEEP_LINE "\001"
+
+typedef struct weir__report_row {
+  weir__json_item item; /* of a text: where it is in `texts` */
+  size_t parent, end;   /* the object or list that it is in, and the first row after all in it */
+} weir__report_row;
+
+typedef struct weir__sentence {
+  const char *format; /* NULL for a command line: three texts in the list `in` */
+  const char *key;    /* for $ */
+  size_t in;          /* the row of the object that was open */
+} weir__sentence;
+
+typedef struct weir__report {
+  weir__report_row *rows; /* the first is the report itself */
+  size_t count, room;
+  size_t open; /* the innermost object or list */
+  weir__sentence *sentences;
+  size_t sentence_count, sentence_room;
+  char *texts;
+  size_t text_used, text_room;
+  bool has_failed; /* out of host memory */
+  bool is_silent;  /* sentences are left out meanwhile; the maker of a report sets it */
+} weir__report;
+
+/* Memory that runs out while a report is made is noticed at its end, by weir__report_status(). */
+void weir__report_begin(weir__report *report);
+void weir__report_clear(weir__report *report);
+weir_status weir__report_status(const weir__report *report);
+
+/* Adds rows. Texts are copied, keys are not. */
+#define WEIR__ROWS(report, ...)                                                                                        \
+  weir__report_add(report, (const weir__json_item[]){__VA_ARGS__},                                                     \
+                   sizeof((const weir__json_item[]){__VA_ARGS__}) / sizeof(weir__json_item))
+void weir__report_add(weir__report *report, const weir__json_item *items, size_t count);
+
+/* Adds a sentence, or a part of one, which is not copied. In the second, $ in braces stands for a key. */
+void weir__say(weir__report *report, const char *format);
+void weir__say_of(weir__report *report, const char *key, const char *format);
+
+/* Adds a command line of this program for a file, to be pasted into a shell. */
+void weir__say_command(weir__report *report, const char *command, const char *options, const char *file);
+
+/* Writes the rows as an object, and as its members alone. */
+void weir__report_json(const weir__report *report, weir__sink *sink, const char *key);
+void weir__report_json_members(const weir__report *report, weir__sink *sink);
+
+/* How a text is written. */
+typedef struct weir__report_style {
+  const char *bold, *plain;
+  void (*command)(const char *command, const char *options, const char *file); /* writes one, with a newline */
+} weir__report_style;
+
+void weir__report_text(const weir__report *report, FILE *out, const weir__report_style *style);
