@@ -10,12 +10,9 @@
 
 #include "base/environment.h"
 #include "base/text.h"
-#include "offline/analyse/rows.h"
+#include "offline/render/report.h"
 
 enum { DEFAULT_WIDTH = 120, MIN_WIDTH = 40, MAX_WIDTH = 10000 };
-
-/* Marks a line that is not folded. */
-enum { KEEP_LINE = '\001' };
 
 int weir_cli_width(void) {
   struct winsize size;
@@ -227,9 +224,9 @@ static void write_folded(const char *at, const char *end, int indent, int hang) 
 
 static void write_line(const line *l) {
   const char *at = l->text, *end = l->text + l->length;
-  if (memchr(at, KEEP_LINE, l->length)) {
+  if (memchr(at, *WEIR__KEEP_LINE, l->length)) {
     for (; at < end; at++)
-      if (*at != KEEP_LINE)
+      if (*at != *WEIR__KEEP_LINE)
         putc(*at, fold.out);
     putc('\n', fold.out);
     return;
@@ -278,10 +275,9 @@ void weir_cli_fold_begin(void) {
   stdout = folded; /* glibc allows it; see "Standard Streams" in its manual */
 }
 
-void weir_cli_keep_line(void) {
-  if (fold.out)
-    putchar(KEEP_LINE);
-}
+const char *weir_cli_keep_mark(void) { return fold.out ? WEIR__KEEP_LINE : ""; }
+
+void weir_cli_keep_line(void) { fputs(weir_cli_keep_mark(), stdout); }
 
 void weir_cli_fold_end(void) {
   if (!fold.out)

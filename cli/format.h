@@ -35,8 +35,9 @@ const char *weir_cli_plain(void);
  * a line of its own. Only for text: JSON and data are written without it. Further calls have no effect. */
 void weir_cli_fold_begin(void);
 
-/* Keeps the current line whole, since it is for pasting into a shell. */
+/* Keeps the current line whole, since it is for pasting into a shell; the mark that does so, "" without folding. */
 void weir_cli_keep_line(void);
+const char *weir_cli_keep_mark(void);
 
 /* Writes the rest, and ends folding. */
 void weir_cli_fold_end(void);

@@ -7,6 +7,7 @@
 #include "cli.h"
 #include "json.h"
 #include "offline/render/predict_json.h"
+#include "offline/render/report_parts.h"
 #include "progress.h"
 
 /* ---- Options ---- */
@@ -41,10 +42,6 @@ int weir_cli_prediction_begin(void) {
 
 /* ---- Histories ---- */
 
-const char weir_cli_moving_note[] = "pages moved in this job, which depends on how far its streams were: that is not "
-                                    "recorded, so a difference does not "
-                                    "mean that the file or the replay is wrong";
-
 /* A recording that its own settings do not reproduce says nothing about others. */
 static int check_reproduced(const char *file, const weir__replayer *history) {
   const weir__replay_report *check = weir__replayer_check(history);
@@ -59,7 +56,7 @@ static int check_reproduced(const char *file, const weir__replayer *history) {
     fprintf(stderr, "  the recording began late or lost its beginning: %s of memory from before it\n",
             weir_cli_count(check->unknown_frees, "free"));
   if (weir__replayer_settings(history)->moving_pages)
-    fprintf(stderr, "  %s\n", weir_cli_moving_note);
+    fputs("  " WEIR__MOVING_NOTE "\n", stderr);
   if (weir_cli_prediction.force) {
     fputs("  --force predicts nevertheless: take the result as a guess\n", stderr);
     return WEIR_EXIT_OK;

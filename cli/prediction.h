@@ -47,9 +47,6 @@ int weir_cli_history_open(const char *file, weir_cli_history *history);
 int weir_cli_history_check(const char *file, weir_cli_history *history);
 void weir_cli_history_close(weir_cli_history *history);
 
-/* Why a recording with moving_pages may not be reproduced. */
-extern const char weir_cli_moving_note[];
-
 /* An exit code; reports what is wrong with the text. */
 int weir_cli_read_conf(const char *conf, weir__settings *settings);
 

@@ -8,6 +8,7 @@
 #include "cli.h"
 #include "json.h"
 #include "offline/render/predict_json.h"
+#include "offline/render/report_parts.h"
 #include "prediction.h"
 #include "progress.h"
 
@@ -74,7 +75,7 @@ static void print_text(const weir_cli_history *h, const weir__replay_report *rep
   if (report->differences > WEIR__REPLAY_SHOWN)
     printf("  and %zu more\n", report->differences - WEIR__REPLAY_SHOWN);
   if (report->differences && weir__replayer_settings(h->history)->moving_pages)
-    printf("  note        %s\n", weir_cli_moving_note);
+    puts("  note        " WEIR__MOVING_NOTE);
 }
 
 static void print_json(const weir_cli_history *h, const weir__replay_report *report) {

@@ -3,20 +3,11 @@
  */
 #pragma once
 
-#include "offline/analyse/summary.h"
+#include "offline/read/recording.h"
 #include "offline/render/report.h"
 
 /* Reads a recording, with progress. */
 weir_status weir_cli_load(const char *file, weir__recording **recording);
-
-/* After "history": the file has none. */
-extern const char weir_cli_no_history[];
-
-/* How to record a history. */
-extern const char weir_cli_record_advice[];
-
-/* What records stacks as well, where the recording was made. */
-const char *weir_cli_stacks_option(const weir__recording *recording);
 
 /* Prints a report that has been made, as text, or as an object of JSON, or as both with --json-fd, and clears it. The
  * first begins and ends the JSON, and folds the text, and returns an exit code; a part is an item of a list that is
@@ -26,10 +17,3 @@ weir_status weir_cli_print_part(weir__report *report, bool is_json);
 
 /* The text alone. */
 void weir_cli_print_text(const weir__report *report);
-
-/* A line for each holder of memory. */
-void weir_cli_print_holders(const char *indent, const weir__recording *recording, const weir__holder *holders,
-                            size_t count);
-
-/* A line about memory that the program created itself, if there is any. */
-void weir_cli_print_outside(const char *label, const weir__recording_device *device);

@@ -11,7 +11,7 @@
 
 #include "guard_fixture.h"
 #include "inspect/json.h"
-#include "offline/render/explain_json.h"
+#include "offline/render/explain_report.h"
 #include "weir/copy.h"
 #include "weir/history.h"
 #include "weir/host.h"
@@ -717,6 +717,7 @@ TEST(explain_reads_findings) {
   weir__explain_options options = {.device = 0};
   weir__explanation explanation;
   weir__recording *recording;
+  weir__report report;
   weir_snapshot *snapshot;
   int file = mkstemp(path);
   assert_true(file >= 0 && sink);
@@ -734,9 +735,9 @@ TEST(explain_reads_findings) {
   assert_ok(weir__explain(recording, &options, &explanation));
   json_length = 0;
   weir__sink_begin(sink, &weir__json_format, keep_json, NULL);
-  WEIR__JSON(sink, JSON_OBJECT(NULL));
-  weir__explain_json(sink, path, recording, &explanation);
-  WEIR__JSON(sink, JSON_CLOSE);
+  weir__explain_report(&report, path, recording, &explanation);
+  weir__report_json(&report, sink, NULL);
+  weir__report_clear(&report);
   assert_ok(weir__sink_end(sink, NULL));
   assert_non_null(strstr(json, "\"guard\": [{\"kind\": \"out_of_bounds\", \"device\": 0, \"block\": \"0x"));
   assert_non_null(strstr(json, "\"offset\": \"1000\", \"requested\": \"1000\", \"text\": \"write past the end"));

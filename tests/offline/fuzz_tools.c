@@ -31,7 +31,7 @@ static void write_report(weir__report *report) {
   weir__sink_begin(&sink, &weir__json_format, weir_write_file, out);
   weir__report_json(report, &sink, NULL);
   weir__sink_end(&sink, NULL);
-  weir__report_text(report, out, &(weir__report_style){"", "", print_command});
+  weir__report_text(report, out, &(weir__report_style){"", "", "", print_command});
   weir__report_clear(report);
 }
 

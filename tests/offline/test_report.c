@@ -17,7 +17,7 @@ static void keep_command(const char *command, const char *options, const char *f
   assert_string_equal(file, "a b");
 }
 
-static const weir__report_style style = {"<", ">", keep_command};
+static const weir__report_style style = {"<", ">", "", keep_command};
 
 /* Writes a report both ways, and clears it. */
 static void write_report(weir__report *r) {

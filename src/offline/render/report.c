@@ -29,11 +29,12 @@ weir_status weir__report_status(const weir__report *r) {
 }
 
 /* Where the copy of a text begins. */
-static size_t keep_text(weir__report *r, const char *text) {
-  const size_t at = r->text_used, size = strlen(text) + 1;
-  if (WEIR__RESERVE(r->texts, r->text_room, at + size)) {
-    memcpy(r->texts + at, text, size);
-    r->text_used += size;
+static size_t keep_text(weir__report *r, const char *text, size_t length) {
+  const size_t at = r->text_used;
+  if (WEIR__RESERVE(r->texts, r->text_room, at + length + 1)) {
+    memcpy(r->texts + at, text, length);
+    r->texts[at + length] = 0;
+    r->text_used += length + 1;
   } else
     r->has_failed = true;
   return at;
@@ -52,7 +53,7 @@ static void add(weir__report *r, const weir__json_item *item) {
   weir__report_row *row = &r->rows[r->count];
   *row = (weir__report_row){*item, r->open, r->count + 1};
   if (item->kind == WEIR__JSON_TEXT && item->text)
-    row->item.natural = keep_text(r, item->text);
+    row->item.natural = keep_text(r, item->text, strlen(item->text));
   else if (item->kind == WEIR__JSON_TEXT)
     row->item.kind = WEIR__JSON_NULL;
   if (is_container(row)) {
@@ -65,6 +66,13 @@ static void add(weir__report *r, const weir__json_item *item) {
 void weir__report_add(weir__report *r, const weir__json_item *items, size_t count) {
   for (size_t i = 0; i < count; i++)
     add(r, &items[i]);
+}
+
+void weir__report_add_part(weir__report *r, const char *key, const char *text, size_t length) {
+  const size_t at = keep_text(r, text, length);
+  WEIR__ROWS(r, JSON_TEXT(key, ""));
+  if (!r->has_failed)
+    r->rows[r->count - 1].item.natural = at;
 }
 
 void weir__say_of(weir__report *r, const char *key, const char *format) {
@@ -286,7 +294,9 @@ static void write_sentence(const weir__report *r, const weir__sentence *sentence
     if (*at == '*' && !is_doubled) {
       is_bold = !is_bold;
       fputs(is_bold ? style->bold : style->plain, out);
-    } else
+    } else if (*at == *WEIR__KEEP_LINE)
+      fputs(style->keep_line, out);
+    else
       putc(*at, out);
     at += 1 + is_doubled;
   }

@@ -1,8 +1,8 @@
 /*
  * A report exists once: its rows, which JSON and the page have, and sentences about them, which are the text.
  *
- * Rows are the items of the report's JSON (inspect/json.h), with units. What has a key that begins with an underscore is
- * for sentences alone. A sentence names the rows that it needs in braces. They are looked for where the sentence was
+ * Rows are the items of the report's JSON (inspect/json.h), with units; what has a key that begins with an underscore
+ * is for sentences alone. A sentence names the rows that it needs in braces. They are looked for where the sentence was
  * said, in the object that was open, then in those around it, once the whole report has been made.
  *
  *   WEIR__ROWS(r, JSON_OBJECT("limit"), ROW_BYTES("bytes", limit), JSON_CLOSE);
@@ -50,7 +50,7 @@
 /* The key of an item of a list of which JSON has `listed` only: the others are for sentences. */
 static inline const char *weir__item_key(size_t i, size_t listed) { return i < listed ? NULL : "_"; }
 
-/* A line that begins with this is not folded. */
+/* A line that has this is not folded. */
 #define WEIR__KEEP_LINE "\001"
 
 typedef struct weir__report_row {
@@ -87,6 +87,9 @@ weir_status weir__report_status(const weir__report *report);
                    sizeof((const weir__json_item[]){__VA_ARGS__}) / sizeof(weir__json_item))
 void weir__report_add(weir__report *report, const weir__json_item *items, size_t count);
 
+/* Adds a part of a text. */
+void weir__report_add_part(weir__report *report, const char *key, const char *text, size_t length);
+
 /* Adds a sentence, or a part of one, which is not copied. In the second, $ in braces stands for a key. */
 void weir__say(weir__report *report, const char *format);
 void weir__say_of(weir__report *report, const char *key, const char *format);
@@ -100,7 +103,7 @@ void weir__report_json_members(const weir__report *report, weir__sink *sink);
 
 /* How a text is written. */
 typedef struct weir__report_style {
-  const char *bold, *plain;
+  const char *bold, *plain, *keep_line;                                        /* "" where they are of no use */
   void (*command)(const char *command, const char *options, const char *file); /* writes one, with a newline */
 } weir__report_style;
 

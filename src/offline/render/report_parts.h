@@ -22,6 +22,11 @@ void weir__holder_say(weir__report *report, const char *indent, const weir__hold
 /* After "history": the file has none. */
 #define WEIR__NO_HISTORY "none: whether memory ran out, and its peak, are not known\n"
 
+/* Why a recording with moving_pages may not be reproduced. */
+#define WEIR__MOVING_NOTE                                                                                              \
+  "pages moved in this job, which depends on how far its streams were: that is not recorded, so a difference does "    \
+  "not mean that the file or the replay is wrong"
+
 /* How to record a history, with a newline. */
 extern const char weir__record_advice[];
 

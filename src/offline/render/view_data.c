@@ -8,7 +8,7 @@
 #include "offline/analyse/classes.h"
 #include "offline/analyse/describe.h"
 #include "offline/render/diff_report.h"
-#include "offline/render/explain_json.h"
+#include "offline/render/explain_report.h"
 #include "offline/render/leaks_report.h"
 #include "offline/render/summary_report.h"
 #include "offline/render/view_parts.h"
@@ -162,9 +162,10 @@ weir_status weir__view_explain(const weir__recording *recording, int device, con
 static weir_status write_explanation(weir__view *view) {
   const weir__explanation *x = view->source->explanation;
   weir__explanation *made = x || view->source->no_explain ? NULL : malloc(sizeof *made);
+  weir_status status = WEIR_OK;
   if (!x && made) {
     bool is_explained;
-    weir_status status = weir__view_explain(view->recording, view->number, view->options, made, &is_explained);
+    status = weir__view_explain(view->recording, view->number, view->options, made, &is_explained);
     if (status) {
       free(made);
       return status;
@@ -172,14 +173,14 @@ static weir_status write_explanation(weir__view *view) {
     x = is_explained ? made : NULL;
   }
   if (x) {
-    WEIR__JSON(view->index, JSON_OBJECT("explain"));
-    weir__explain_json(view->index, view->source->name, view->recording, x);
-    WEIR__JSON(view->index, JSON_CLOSE);
+    weir__report report;
+    weir__explain_report(&report, view->source->name, view->recording, x);
+    status = write_report(&report, view->index, "explain");
   } else
     WEIR__JSON(view->index, JSON_NULL("explain"));
   WEIR__JSON(view->index, JSON_TEXT("explain_text", view->source->explain_text));
   free(made);
-  return WEIR_OK;
+  return status;
 }
 
 /* The object of `weir leaks --json`. A prediction has the allocations of its recording, and so the same leaks. */
