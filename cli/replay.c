@@ -8,7 +8,7 @@
 #include "cli.h"
 #include "json.h"
 #include "offline/render/predict_json.h"
-#include "offline/render/report_parts.h"
+#include "offline/render/report.h"
 #include "prediction.h"
 #include "progress.h"
 

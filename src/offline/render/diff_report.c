@@ -1,7 +1,5 @@
 #include "offline/render/diff_report.h"
 
-#include "offline/render/report_parts.h"
-
 /* How many rows of each kind JSON has. */
 enum { LISTED = 200 };
 

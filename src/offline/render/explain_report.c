@@ -5,7 +5,6 @@
 #include "base/base.h"
 #include "offline/analyse/describe.h"
 #include "offline/analyse/moment.h"
-#include "offline/render/report_parts.h"
 #include "record/entry.h"
 
 typedef struct context {

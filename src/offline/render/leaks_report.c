@@ -1,7 +1,6 @@
 #include "offline/render/leaks_report.h"
 
 #include "offline/analyse/describe.h"
-#include "offline/render/report_parts.h"
 
 /* How many rows of each kind JSON has. */
 enum { LISTED = 50 };

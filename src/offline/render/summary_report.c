@@ -1,7 +1,6 @@
 #include "offline/render/summary_report.h"
 
 #include "offline/analyse/describe.h"
-#include "offline/render/report_parts.h"
 
 typedef struct context {
   weir__report *r;
