@@ -11,7 +11,7 @@
 
 #include "offline/analyse/explain.h"
 #include "offline/analyse/summary.h"
-#include "offline/replay/states.h"
+#include "offline/read/recording.h"
 #include "record/ring_file.h"
 #include "support/length.h"
 #include "support/ring.h"

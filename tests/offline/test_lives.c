@@ -11,7 +11,7 @@
 #include "offline/analyse/lives.h"
 #include "offline/analyse/summary.h"
 #include "offline/load.h"
-#include "offline/replay/states.h"
+#include "offline/read/recording.h"
 #include "support/length.h"
 #include "support/random.h"
 #include "support/recording.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "alloc/replay_port.h"
-#include "offline/replay/states.h"
+#include "offline/replay/replay.h"
 #include "weir/snapshot.h"
 
 /* A mapped block, with the properties of its segment. */

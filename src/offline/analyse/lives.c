@@ -7,7 +7,7 @@
 #include "base/base.h"
 #include "base/hash_map.h"
 #include "base/rangemap.h"
-#include "offline/replay/states.h"
+#include "offline/read/recording.h"
 
 typedef struct open_block {
   uint64_t address;

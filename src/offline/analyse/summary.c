@@ -7,7 +7,7 @@
 #include "base/base.h"
 #include "base/hash_map.h"
 #include "offline/analyse/describe.h"
-#include "offline/replay/states.h"
+#include "offline/read/recording.h"
 
 /* ---- Holders: sums by stack, or by size where there are no stacks ---- */
 

@@ -6,8 +6,8 @@
 #include "base/array.h"
 #include "base/base.h"
 #include "base/hash_map.h"
+#include "offline/replay/replay.h"
 #include "offline/replay/run.h"
-#include "offline/replay/states.h"
 
 #define NO_EVENT UINT32_MAX
 

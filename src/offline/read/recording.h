@@ -242,3 +242,13 @@ weir_status weir__recording_check_device(const weir__recording *recording, const
 /* Replaces surrogates by U+FFFD and NUL by "?" in all texts, in place. Call it before an export: other programs accept
  * neither. */
 void weir__recording_clean_texts(weir__recording *recording);
+
+/* Reads the list of segments at the end of a recording. */
+weir_status weir__state_of_file(const weir__recording *recording, const weir__recording_device *device,
+                                weir__state *state);
+
+/* Finds the event that allocated each active block, going back from event `last`. Addresses must be the history's. */
+void weir__state_find_events(weir__state *state, const weir__recording_entry *events, size_t last);
+
+/* Takes the stacks of active blocks that no event allocated from the same blocks in another state. */
+void weir__state_take_stacks(weir__state *state, const weir__state *from);

@@ -18,7 +18,7 @@
 #pragma once
 
 #include "alloc/replay_port.h"
-#include "offline/replay/states.h"
+#include "offline/read/recording.h"
 
 /* Makes the state before event `first`, with the stacks that are known; empty for a complete history. `settings` are
  * the recorded ones. If the recording has a checkpoint, `first` is 0. */

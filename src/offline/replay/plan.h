@@ -23,7 +23,6 @@
 #include "alloc/replay_port.h"
 #include "offline/read/recording.h"
 #include "offline/replay/replay.h"
-#include "offline/replay/states.h"
 #include "offline/replay/streams.h"
 
 #define WEIR__NO_BLOCK UINT32_MAX

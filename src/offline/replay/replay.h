@@ -18,7 +18,7 @@
 #include "alloc/replay_port.h"
 #include "offline/read/recording.h"
 #include "offline/replay/meter.h"
-#include "offline/replay/states.h"
+#include "record/state.h"
 #include "weir/alloc.h"
 
 /* The largest device that may be asked for, 64 TiB; and a device for jobs that may have as much as they need, 2 TiB.
@@ -139,3 +139,7 @@ weir_status weir__replayer_capacity_of(const weir__replayer *replayer, const wei
 /* Opens, and runs once. */
 weir_status weir__replay(const weir__recording *recording, const weir__replay_options *options,
                          weir__replay_report *report);
+
+/* Reads the state of device 0 of an allocator that a replay of the recording uses; streams have the recorded handles.
+ * No other thread uses the allocator. */
+weir_status weir__state_of_replay(const weir__recording *recording, weir_allocator *allocator, weir__state *state);

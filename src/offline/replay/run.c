@@ -13,6 +13,7 @@
 
 #include "alloc/replay_port.h"
 #include "base/base.h"
+#include "offline/replay/streams.h"
 #include "weir/adapter.h"
 #include "weir/pool.h"
 
@@ -790,4 +791,32 @@ weir_status weir__replayer_run_recorded(const weir__replayer *replayer, const we
   if (was_short(&report->calls))
     limit.memory = WEIR__REPLAY_ENOUGH_MEMORY;
   return weir__replay_run(plan, settings, &limit, kind, callback, recorder, NULL, report);
+}
+
+/* ---- The state of a run ---- */
+
+weir_status weir__state_of_replay(const weir__recording *recording, weir_allocator *allocator, weir__state *state) {
+  size_t segments, blocks;
+  weir__replay_streams streams;
+  weir__port_count_state(allocator, &segments, &blocks);
+  weir_status status = weir__state_make(segments, blocks, 0, state);
+  if (status)
+    return status;
+  status = weir__replay_streams_make(recording, &streams);
+  if (status) {
+    weir__state_clear(state);
+    return status;
+  }
+  weir__port_read_state(allocator, state);
+  for (size_t i = 0; i < state->segment_count; i++) {
+    weir_cu_stream handle = (weir_cu_stream)(uintptr_t)state->segments[i].stream;
+    state->segments[i].stream = weir__replay_stream_raw(&streams, handle);
+  }
+  weir__replay_streams_clear(&streams);
+  for (size_t i = 0; i < state->block_count; i++)
+    state->blocks[i].event = WEIR__NO_ENTRY;
+  status = weir__state_sort(state);
+  if (status)
+    weir__state_clear(state);
+  return status;
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
-#include "offline/replay/states.h"
+#include "offline/read/recording.h"
 
 enum {
   OWN = 3,   /* handles below it have a meaning of their own */
