@@ -8,7 +8,7 @@
 #include "alloc/replay_port.h"
 #include "base/base.h"
 #include "base/parallel.h"
-#include "offline/analyse/explain_parts.h"
+#include "offline/analyse/explain_remedies.h"
 #include "offline/analyse/predict.h"
 
 typedef struct watch {
