@@ -21,8 +21,7 @@ enum kind {
   KIND_POWER,    /* uint64_t, a power of two */
   KIND_NUMBER,   /* uint64_t */
   KIND_FRACTION, /* double */
-  KIND_BACKEND,  /* weir__backend_choice; from here on all zero is the default */
-  KIND_GUARD,    /* weir__guard_mode */
+  KIND_CHOICE,   /* unsigned, the index of the choice; from here on all zero is the default */
   KIND_ROUNDUP,  /* roundup_divisions */
   KIND_RESERVE,  /* weir__reserve */
   KIND_CLASSES   /* expandable_segments_reserve_by_class */
@@ -40,50 +39,22 @@ struct weir__option {
   const char *alias; /* another spelling, or NULL */
   const char *unset; /* text for a default that cannot be written as a value; else NULL */
   const char *help;
-  size_t offset;           /* of the field in weir__settings */
-  union value preset;      /* of the kinds before KIND_BACKEND */
-  union value least, most; /* MIB, POWER, NUMBER, FRACTION */
+  size_t offset;              /* of the field in weir__settings */
+  union value preset;         /* of the kinds before KIND_CHOICE */
+  union value least, most;    /* MIB, POWER, NUMBER, FRACTION */
+  const char *const *choices; /* CHOICE: their names, and a NULL */
   enum kind kind;
   bool open;              /* FRACTION: neither least nor most is allowed */
   bool not_below_segment; /* MIB: at least large_segment_size_mb */
 };
 
 enum {
-  BACKEND,
-  MAX_SPLIT_SIZE,
-  MAX_NON_SPLIT_ROUNDING,
-  LARGE_SEGMENT_SIZE,
-  GARBAGE_COLLECTION_THRESHOLD,
-  ROUNDUP_POWER2_DIVISIONS,
-  EXPANDABLE_SEGMENTS,
-  EXPANDABLE_SEGMENTS_RESERVE,
-  EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS,
-  MOVING_PAGES,
-  MOVING_PAGES_MAX_ALIASES,
-  MOVING_PAGES_COMPLETED_ONLY,
-  MOVING_PAGES_ACROSS_STREAMS,
-  MOVING_PAGES_MIN_CAPABILITY,
-  MOVING_PAGES_SLACK,
-  RELEASE_LOCK_ON_MALLOC,
-  GRAPH_CAPTURE_RECORD_STREAM_REUSE,
-  MEMORY_FRACTION,
-  THROW_ON_OOM,
-  GUARD,
-  PINNED_USE_HOST_REGISTER,
-  PINNED_NUM_REGISTER_THREADS,
-  PINNED_REGISTER_MIN_SIZE,
-  PINNED_REGISTER_PIECE_SIZE,
-  PINNED_USE_BACKGROUND_THREADS,
-  PINNED_RESERVE_SEGMENT_SIZE,
-  PINNED_MAX_ROUND_THRESHOLD,
-  PINNED_MAX_CACHED_SIZE,
-  PINNED_FREE_CATCH_ALL,
+#define OPTION(id, ...) id,
+#include "alloc/config/settings_list.h"
   OPTIONS
 };
 
 extern const struct weir__option weir__options[OPTIONS];
-extern const char *const weir__backend_names[];
-extern const char *const weir__guard_names[];
 
 static inline const void *weir__option_field(const struct weir__option *option, const weir__settings *settings) {
   return (const char *)settings + option->offset;

@@ -81,11 +81,8 @@ static void put_value(struct weir__setting_text *writer, const struct weir__opti
     write_double(*(const double *)field, text);
     weir__setting_put(writer, "%s", text);
     break;
-  case KIND_BACKEND:
-    weir__setting_put(writer, "%s", weir__backend_names[*(const weir__backend_choice *)field]);
-    break;
-  case KIND_GUARD:
-    weir__setting_put(writer, "%s", weir__guard_names[*(const weir__guard_mode *)field]);
+  case KIND_CHOICE:
+    weir__setting_put(writer, "%s", option->choices[*(const unsigned *)field]);
     break;
   case KIND_ROUNDUP:
     put_roundup(writer, field);
@@ -166,12 +163,9 @@ void weir__setting_put_allowed(struct weir__setting_text *writer, const struct w
     write_double(option->most.fraction, text);
     weir__setting_put(writer, option->open ? " and less than %s" : " to %s", text);
     break;
-  case KIND_BACKEND:
-    weir__setting_put(writer, "%s or %s", weir__backend_names[WEIR__BACKEND_NATIVE],
-                      weir__backend_names[WEIR__BACKEND_CUDA_MALLOC_ASYNC]);
-    break;
-  case KIND_GUARD:
-    weir__setting_put(writer, "off, light or full");
+  case KIND_CHOICE:
+    for (const char *const *choice = option->choices; *choice != NULL; choice++)
+      weir__setting_put(writer, "%s%s", choice == option->choices ? "" : choice[1] ? ", " : " or ", *choice);
     break;
   case KIND_ROUNDUP:
     weir__setting_put(writer,
