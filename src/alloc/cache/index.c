@@ -67,41 +67,40 @@ static inline __attribute__((always_inline)) void treap_remove(weir__ref *root, 
   *at = weir__block_ref(low ? low : high);
 }
 
-static weir__block *leftmost(weir__ref root) {
+/* The lowest block of a treap, or the highest. */
+static weir__block *edge_of_treap(weir__ref root, bool highest) {
   weir__block *block = weir__block_at(root);
-  while (block && block->left)
-    block = weir__at(block->left);
-  return block;
-}
-
-static weir__block *rightmost(weir__ref root) {
-  weir__block *block = weir__block_at(root);
-  while (block && block->right)
-    block = weir__at(block->right);
+  for (weir__ref next; block && (next = highest ? block->right : block->left);)
+    block = weir__at(next);
   return block;
 }
 
 void weir__tree_insert(weir__ref *root, weir__block *block) { treap_insert(root, block, false); }
 void weir__tree_remove(weir__ref *root, weir__block *block) { treap_remove(root, block, false); }
 
-weir__block *weir__tree_at(weir__ref root, uint64_t address) {
+/* The nearest block above an address, or at and below it. */
+static inline weir__block *nearest(weir__ref root, uint64_t address, bool above) {
   weir__block *best = NULL;
   for (weir__block *at = weir__block_at(root); at;) {
     bool is_above = at->address > address;
-    best = is_above ? best : at;
+    best = is_above == above ? at : best;
     at = weir__block_at(is_above ? at->left : at->right);
   }
   return best;
 }
 
-weir__block *weir__tree_after(weir__ref root, uint64_t address) {
-  weir__block *best = NULL;
-  for (weir__block *at = weir__block_at(root); at;) {
-    bool is_above = at->address > address;
-    best = is_above ? at : best;
-    at = weir__block_at(is_above ? at->left : at->right);
-  }
-  return best;
+weir__block *weir__tree_at(weir__ref root, uint64_t address) { return nearest(root, address, false); }
+weir__block *weir__tree_after(weir__ref root, uint64_t address) { return nearest(root, address, true); }
+
+/* ---- Both directions: functions whose last argument is constant in every caller ---- */
+
+static inline uint64_t edge_bit(uint64_t bits, bool highest) {
+  return highest ? 63 - (uint64_t)__builtin_clzll(bits) : (uint64_t)__builtin_ctzll(bits);
+}
+
+/* The bits below a bit, or those above it. */
+static inline uint64_t beyond_bit(uint64_t bits, uint64_t bit, bool below) {
+  return bits & (below ? (1ull << bit) - 1 : ~1ull << bit);
 }
 
 /* ---- Wide bins ---- */
@@ -190,38 +189,30 @@ void weir__index_remove_wide(weir__index *index, weir__block *block) {
   index->wide_rows &= ~(1ull << row_of(units));
 }
 
-/* The first and the last block of bins that are not empty. */
-static weir__block *first_of(const weir__wide_bins *bins, unsigned bin) {
+/* The first or the last block of a bin that is not empty. */
+static weir__block *edge_of_bin(const weir__wide_bins *bins, uint64_t bin, bool last) {
   while (bins->divided >> bin & 1) {
     bins = bins->at[bin].finer;
-    bin = (unsigned)__builtin_ctzll(bins->used);
+    bin = edge_bit(bins->used, last);
   }
-  return leftmost(bins->at[bin].root);
+  return edge_of_treap(bins->at[bin].root, last);
 }
 
-static weir__block *last_of(const weir__wide_bins *bins, unsigned bin) {
-  while (bins->divided >> bin & 1) {
-    bins = bins->at[bin].finer;
-    bin = 63 - (unsigned)__builtin_clzll(bins->used);
-  }
-  return rightmost(bins->at[bin].root);
-}
-
-static weir__block *first_of_rows(const weir__index *index, uint64_t rows) {
+static weir__block *edge_of_rows(const weir__index *index, uint64_t rows, bool last) {
   if (!rows)
     return NULL;
-  const weir__wide_bins *bins = index->wide[__builtin_ctzll(rows)];
-  return first_of(bins, (unsigned)__builtin_ctzll(bins->used));
+  const weir__wide_bins *bins = index->wide[edge_bit(rows, last)];
+  return edge_of_bin(bins, edge_bit(bins->used, last), last);
 }
 
-/* The first block of the bins after a path, which is that of a size in a row. */
-static weir__block *first_behind(const weir__index *index, const path *p, unsigned row) {
+/* The first wide block after the bin of a path, which is that of a size in a row, or the last one before it. */
+static weir__block *beyond_path(const weir__index *index, const path *p, unsigned row, bool before) {
   for (unsigned i = p->depth + 1; i-- > 0;) {
-    uint64_t used = p->bins[i]->used & ~1ull << p->bin[i];
+    uint64_t used = beyond_bit(p->bins[i]->used, p->bin[i], before);
     if (used)
-      return first_of(p->bins[i], (unsigned)__builtin_ctzll(used));
+      return edge_of_bin(p->bins[i], edge_bit(used, before), before);
   }
-  return first_of_rows(index, index->wide_rows & ~1ull << row);
+  return edge_of_rows(index, beyond_bit(index->wide_rows, row, before), before);
 }
 
 weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes) {
@@ -241,7 +232,7 @@ weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes)
     if (best)
       return best;
   }
-  return first_behind(index, &p, row);
+  return beyond_path(index, &p, row, false);
 }
 
 /* ---- Narrow bins ---- */
@@ -268,23 +259,26 @@ static void unmark(weir__index *index, uint64_t units) {
     index->groups &= ~(1ull << units / WEIR__GROUP);
 }
 
-/* The lowest marked bin above `units`; false if there is none. */
-static bool find_marked_above(const weir__index *index, uint64_t units, uint64_t *found) {
+enum { groups = WEIR__NARROW / WEIR__GROUP };
+
+/* The lowest marked bin above `units`, or the highest one below; false if there is none. */
+static inline __attribute__((always_inline)) bool find_marked(const weir__index *index, uint64_t units, bool below,
+                                                              uint64_t *found) {
   uint64_t n = units / WEIR__GROUP, row = units % WEIR__GROUP / 64;
-  const weir__bin_group *group = index->group[n];
-  uint64_t used = group ? group->used[row] & ~1ull << units % 64 : 0;
-  uint64_t rows = group ? group->rows & ~1ull << row : 0;
-  uint64_t higher = index->groups & ~1ull << n;
-  if (!used && !rows && higher) {
-    n = (uint64_t)__builtin_ctzll(higher);
+  const weir__bin_group *group = n < groups ? index->group[n] : NULL;
+  uint64_t used = group ? beyond_bit(group->used[row], units % 64, below) : 0;
+  uint64_t rows = group ? beyond_bit(group->rows, row, below) : 0;
+  uint64_t others = n < groups ? beyond_bit(index->groups, n, below) : index->groups;
+  if (!used && !rows && others) {
+    n = edge_bit(others, below);
     group = index->group[n];
     rows = group->rows;
   }
   if (!used && rows) {
-    row = (uint64_t)__builtin_ctzll(rows);
+    row = edge_bit(rows, below);
     used = group->used[row];
   }
-  *found = used ? n * WEIR__GROUP + row * 64 + (uint64_t)__builtin_ctzll(used) : 0;
+  *found = used ? n * WEIR__GROUP + row * 64 + edge_bit(used, below) : 0;
   return used != 0;
 }
 
@@ -470,14 +464,14 @@ weir__block *weir__index_lowest(weir__index *index, uint64_t units) {
   weir__block *best;
   do
     best = lowest_in_bin(index, units);
-  while (!best && find_marked_above(index, units, &units));
-  return best ? best : first_of_rows(index, index->wide_rows);
+  while (!best && find_marked(index, units, false, &units));
+  return best ? best : edge_of_rows(index, index->wide_rows, false);
 }
 
 weir__block *weir__index_beyond(weir__index *index, uint64_t group) {
   uint64_t units;
-  if (!find_marked_above(index, (group + 1) * WEIR__GROUP - 1, &units))
-    return first_of_rows(index, index->wide_rows);
+  if (!find_marked(index, (group + 1) * WEIR__GROUP - 1, false, &units))
+    return edge_of_rows(index, index->wide_rows, false);
   weir__block *block = weir__at(*list_of(index, units));
   return block->after ? weir__index_lowest(index, units) : block;
 }
@@ -536,34 +530,10 @@ static weir__block *order_list(weir__index *index, uint64_t units) {
   return weir__block_at(*bin);
 }
 
-enum { groups = WEIR__NARROW / WEIR__GROUP };
-
-static uint64_t highest(uint64_t bits) { return 63 - (uint64_t)__builtin_clzll(bits); }
-
-/* The highest marked bin below `units`; false if there is none. */
-static bool find_marked_below(const weir__index *index, uint64_t units, uint64_t *found) {
-  uint64_t n = units / WEIR__GROUP, row = units % WEIR__GROUP / 64;
-  const weir__bin_group *group = n < groups ? index->group[n] : NULL;
-  uint64_t used = group ? group->used[row] & ((1ull << units % 64) - 1) : 0;
-  uint64_t rows = group ? group->rows & ((1ull << row) - 1) : 0;
-  uint64_t lower = n < groups ? index->groups & ((1ull << n) - 1) : index->groups;
-  if (!used && !rows && lower) {
-    n = highest(lower);
-    group = index->group[n];
-    rows = group->rows;
-  }
-  if (!used && rows) {
-    row = highest(rows);
-    used = group->used[row];
-  }
-  *found = used ? n * WEIR__GROUP + row * 64 + highest(used) : 0;
-  return used != 0;
-}
-
 /* The last block of all narrow bins below `units`. */
 static weir__block *last_below(weir__index *index, uint64_t units) {
   uint64_t bin;
-  while (find_marked_below(index, units, &bin)) {
+  while (find_marked(index, units, true, &bin)) {
     weir__block *block = order_list(index, bin);
     while (block && block->after)
       block = after(block);
@@ -593,23 +563,13 @@ bool weir__index_prepare(weir__index *index, uint64_t bytes) {
   return true;
 }
 
-/* The successor in a treap, or NULL. */
-static weir__block *behind(weir__ref root, const weir__block *block) {
+/* The successor of a block in a treap or, with `before`, its predecessor; NULL if there is none. */
+static inline weir__block *neighbour(weir__ref root, const weir__block *block, bool before) {
   weir__block *best = NULL;
   for (weir__block *at = weir__block_at(root); at;) {
-    bool is_behind = before_by_size(block, at);
-    best = is_behind ? at : best;
-    at = weir__block_at(is_behind ? at->left : at->right);
-  }
-  return best;
-}
-
-static weir__block *in_front(weir__ref root, const weir__block *block) {
-  weir__block *best = NULL;
-  for (weir__block *at = weir__block_at(root); at;) {
-    bool is_in_front = before_by_size(at, block);
-    best = is_in_front ? at : best;
-    at = weir__block_at(is_in_front ? at->right : at->left);
+    bool is_beyond = before ? before_by_size(at, block) : before_by_size(block, at);
+    best = is_beyond ? at : best;
+    at = weir__block_at(is_beyond == before ? at->right : at->left);
   }
   return best;
 }
@@ -622,8 +582,8 @@ weir__block *weir__index_next(weir__index *index, const weir__block *block) {
     return block->after ? after(block) : weir__index_at_least(index, ((uint64_t)block->units + 1) * WEIR__UNIT);
   }
   find_bin(index, units, &p);
-  weir__block *best = behind(*root_at(&p), block);
-  return best ? best : first_behind(index, &p, row_of(units));
+  weir__block *best = neighbour(*root_at(&p), block, false);
+  return best ? best : beyond_path(index, &p, row_of(units), false);
 }
 
 /* The predecessor of a block in a narrow bin. */
@@ -640,28 +600,17 @@ weir__block *weir__index_previous(weir__index *index, const weir__block *block) 
     return previous_narrow(index, block, units);
   path p;
   find_bin(index, units, &p);
-  weir__block *best = in_front(*root_at(&p), block);
-  if (best)
-    return best;
-  for (unsigned i = p.depth + 1; i-- > 0;) {
-    uint64_t used = p.bins[i]->used & ((1ull << p.bin[i]) - 1);
-    if (used)
-      return last_of(p.bins[i], 63 - (unsigned)__builtin_clzll(used));
-  }
-  uint64_t rows = index->wide_rows & ((1ull << row_of(units)) - 1);
-  if (!rows)
-    return last_below(index, WEIR__NARROW);
-  const weir__wide_bins *bins = index->wide[63 - __builtin_clzll(rows)];
-  return last_of(bins, 63 - (unsigned)__builtin_clzll(bins->used));
+  weir__block *best = neighbour(*root_at(&p), block, true);
+  if (!best)
+    best = beyond_path(index, &p, row_of(units), true);
+  return best ? best : last_below(index, WEIR__NARROW);
 }
 
 weir__block *weir__index_first(weir__index *index) { return weir__index_at_least(index, 0); }
 
 weir__block *weir__index_last(weir__index *index) {
-  if (!index->wide_rows)
-    return last_below(index, WEIR__NARROW);
-  const weir__wide_bins *bins = index->wide[63 - __builtin_clzll(index->wide_rows)];
-  return last_of(bins, 63 - (unsigned)__builtin_clzll(bins->used));
+  weir__block *best = edge_of_rows(index, index->wide_rows, true);
+  return best ? best : last_below(index, WEIR__NARROW);
 }
 
 static void wide_delete(weir__wide_bins *bins) {
