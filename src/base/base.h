@@ -63,6 +63,21 @@ const char *weir__format_bytes_as_pytorch(unsigned long long bytes, char text[32
 /* "80GiB", "512 MB", "1024": a number, with K, M, G, T (powers of 1024 with "iB" or nothing, of 1000 with "B"). */
 bool weir__parse_bytes(const char *text, unsigned long long *bytes);
 
+/* Lists of items that have `previous` and `next`, with a pointer to the first one: add in front, and remove. */
+#define WEIR__LIST_ADD(first, item)                                                                                    \
+  do {                                                                                                                 \
+    (item)->previous = NULL;                                                                                           \
+    if (((item)->next = (first)))                                                                                      \
+      (item)->next->previous = (item);                                                                                 \
+    (first) = (item);                                                                                                  \
+  } while (0)
+#define WEIR__LIST_REMOVE(first, item)                                                                                 \
+  do {                                                                                                                 \
+    *((item)->previous ? &(item)->previous->next : &(first)) = (item)->next;                                           \
+    if ((item)->next)                                                                                                  \
+      (item)->next->previous = (item)->previous;                                                                       \
+  } while (0)
+
 static inline uint64_t weir__round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /* A clock that never goes back and stops while the machine is suspended. */

@@ -38,10 +38,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   pool->free = options->free;
   pool->context = options->context;
   pool->destroy = options->destroy;
-  pool->next = heap->private_pools;
-  if (pool->next)
-    pool->next->previous = pool;
-  heap->private_pools = pool;
+  WEIR__LIST_ADD(heap->private_pools, pool);
   heap->pool_count++;
   heap->pools_since_sweep++;
   return pool;
@@ -50,12 +47,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
 void weir__pool_drop(weir__heap *heap, weir__private_pool *pool) {
   if (pool->segments || atomic_load_explicit(&pool->holds, memory_order_acquire))
     return;
-  if (pool->previous)
-    pool->previous->next = pool->next;
-  else
-    heap->private_pools = pool->next;
-  if (pool->next)
-    pool->next->previous = pool->previous;
+  WEIR__LIST_REMOVE(heap->private_pools, pool);
   heap->pool_count--;
   weir__pool_clear(&pool->small);
   weir__pool_clear(&pool->large);

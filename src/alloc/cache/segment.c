@@ -45,10 +45,7 @@ static bool add_segment(weir__heap *heap, weir__arena *arena, weir__segment *seg
   if (!note(heap, segment, segment->memory.base, segment->memory.bytes))
     return false;
   segment->arena = arena;
-  segment->next = heap->segments;
-  if (segment->next)
-    segment->next->previous = segment;
-  heap->segments = segment;
+  WEIR__LIST_ADD(heap->segments, segment);
   count_of_arena(arena, 1);
   return true;
 }
@@ -83,12 +80,7 @@ void weir__segment_unlink(weir__heap *heap, weir__segment *segment) {
   weir__lock_acquire(&heap->segments_lock);
   weir__rangemap_remove(&heap->segments_by_address, segment->memory.base);
   weir__lock_release(&heap->segments_lock);
-  if (segment->previous)
-    segment->previous->next = segment->next;
-  else
-    heap->segments = segment->next;
-  if (segment->next)
-    segment->next->previous = segment->previous;
+  WEIR__LIST_REMOVE(heap->segments, segment);
 }
 
 void weir__segment_delete(weir__segment *segment) {

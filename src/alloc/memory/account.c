@@ -78,9 +78,7 @@ void weir__account_set_tag(weir__accounts *tree, weir__account *account, const c
 static void delete (weir__accounts *tree, weir__account *account) {
   *place_of(tree, account->id) = account->same;
   weir__lock_acquire(&tree->lock);
-  account->previous->next = account->next;
-  if (account->next)
-    account->next->previous = account->previous;
+  WEIR__LIST_REMOVE(tree->device.next, account);
   weir__lock_release(&tree->lock);
   free(account);
 }

@@ -227,17 +227,13 @@ weir_cu_result weir__reservation_open(weir__pages *pages, weir__reservation *res
   weir_cu_result r = driver->MemAddressReserve(driver, &base, bytes, 0, 0, 0);
   if (r)
     return r;
-  *reservation = (weir__reservation){.base = base, .bytes = bytes, .slot = slot, .next = pages->reservations};
-  if (reservation->next)
-    reservation->next->previous = reservation;
-  pages->reservations = reservation;
+  *reservation = (weir__reservation){.base = base, .bytes = bytes, .slot = slot};
+  WEIR__LIST_ADD(pages->reservations, reservation);
   return WEIR_CU_SUCCESS;
 }
 
 static void forget(weir__pages *pages, weir__reservation *reservation) {
-  *(reservation->previous ? &reservation->previous->next : &pages->reservations) = reservation->next;
-  if (reservation->next)
-    reservation->next->previous = reservation->previous;
+  WEIR__LIST_REMOVE(pages->reservations, reservation);
   free(reservation->slots);
   reservation->slots = NULL;
   reservation->room = 0;

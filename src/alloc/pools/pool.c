@@ -164,9 +164,7 @@ static void delete_thread_scope(weir__scope *scope) {
   weir__scopes_lock();
   weir__heap *heap = atomic_load(&scope->heap);
   if (heap) {
-    if (scope->next)
-      scope->next->previous = scope->previous;
-    *(scope->previous ? &scope->previous->next : &heap->thread_scopes) = scope->next;
+    WEIR__LIST_REMOVE(heap->thread_scopes, scope);
     if (!heap->thread_scopes) /* else all threads would read that word again */
       weir__slow_reason_set(heap, WEIR__SLOW_SCOPED, false);
     weir__route_leave(scope->pool);
@@ -205,12 +203,9 @@ static void add_thread_scope(weir__heap *heap, weir__scope *scope) {
   weir__this_thread.scope = scope;
   weir__scopes_lock();
   atomic_store(&scope->heap, heap);
-  scope->next = heap->thread_scopes;
-  if (scope->next)
-    scope->next->previous = scope;
-  else
+  if (!heap->thread_scopes)
     weir__slow_reason_set(heap, WEIR__SLOW_SCOPED, true);
-  heap->thread_scopes = scope;
+  WEIR__LIST_ADD(heap->thread_scopes, scope);
   weir__scopes_unlock();
 }
 
