@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc/cache/arena.h"
+#include "alloc/cache/growth.h"
 #include "alloc/cache/miss.h"
 #include "alloc/cache/pointer.h"
 #include "alloc/cache/private_pool.h"
@@ -19,10 +20,8 @@
 static const weir__backend_calls port_calls;
 
 /* The functions of a private pool take precedence over those of the back end. */
-static bool has_functions(const weir__arena *arena) { return arena->pool->owner && arena->pool->owner->alloc; }
-
 static bool is_stream_ordered(const weir__arena *arena) {
-  return arena->pool->heap->allocator->backend->is_async && !has_functions(arena);
+  return arena->pool->heap->allocator->backend->is_async && !weir__is_provided(arena->pool);
 }
 
 /* ---- Creation and destruction ---- */
@@ -175,14 +174,14 @@ static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
 static void *call_alloc(weir__heap *heap, const weir__arena *arena, uint64_t bytes) {
   const weir__private_pool *owner = arena->pool->owner;
   const weir_backend *calls = &heap->allocator->backend->program;
-  return has_functions(arena) ? owner->alloc(owner->context, bytes, heap->device, arena->stream)
-                              : calls->alloc(calls->context, bytes, heap->device, arena->stream);
+  return weir__is_provided(arena->pool) ? owner->alloc(owner->context, bytes, heap->device, arena->stream)
+                                        : calls->alloc(calls->context, bytes, heap->device, arena->stream);
 }
 
 static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base, uint64_t bytes) {
   const weir__private_pool *owner = arena->pool->owner;
   const weir_backend *calls = &heap->allocator->backend->program;
-  if (has_functions(arena))
+  if (weir__is_provided(arena->pool))
     owner->free(owner->context, (void *)base, bytes, heap->device, arena->stream);
   else
     calls->free(calls->context, (void *)base, bytes, heap->device, arena->stream);

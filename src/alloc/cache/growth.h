@@ -18,12 +18,15 @@ static inline weir__growth_kind weir__growth_of(const weir__settings *settings, 
                                          : WEIR__GROWTH_FIXED;
 }
 
+/* Whether the pool has functions for its memory. */
+static inline bool weir__is_provided(const weir__pool *pool) {
+  return pool->owner && pool->owner->growth == WEIR__GROWTH_PROVIDED;
+}
+
 /* Whether a request may be served by pages that the pool has, at another address: then it is known only afterwards how
  * much new memory it needs. */
 static inline bool weir__growth_reuses(const weir__settings *settings, const weir__pool *pool) {
-  const weir__private_pool *owner = pool->owner;
-  return owner && owner->growth != WEIR__GROWTH_BY_SETTINGS ? owner->growth == WEIR__GROWTH_MOVING
-                                                            : settings->moving_pages;
+  return weir__growth_of(settings, pool) == WEIR__GROWTH_MOVING;
 }
 
 /* Whether the settings ask for reservations of addresses. */

@@ -110,11 +110,6 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
 
 /* ---- Fixed segments ---- */
 
-/* Whether the pool has functions for its memory. */
-static bool is_provided(const weir__arena *arena) {
-  return arena->pool->owner && arena->pool->owner->growth == WEIR__GROWTH_PROVIDED;
-}
-
 /* Only a guard that runs needs pages. In a replay, which has none, blocks are placed where they were recorded. */
 static bool is_apart(const weir__heap *heap, weir__growth_kind growth) {
   return growth == WEIR__GROWTH_APART && heap->allocator->guard;
@@ -129,7 +124,7 @@ static weir_cu_result get_memory(weir__heap *heap, const weir__arena *arena, wei
   weir_cu_result r;
   if (!weir__capture_relax(heap, &mode))
     return WEIR_CU_STREAM_CAPTURE_UNSUPPORTED;
-  if (is_provided(arena)) {
+  if (weir__is_provided(arena->pool)) {
     *base = (weir_cu_deviceptr)owner->alloc(owner->context, bytes, heap->device, arena->stream);
     r = *base ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
   } else if (is_apart(heap, growth))
@@ -149,7 +144,7 @@ static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t bas
   bool gone = true;
   if (!weir__capture_relax(heap, &mode))
     return false;
-  if (is_provided(arena))
+  if (weir__is_provided(arena->pool))
     owner->free(owner->context, (void *)base, bytes, heap->device, arena->stream);
   else if (weir__apart_has(&heap->apart_blocks, base))
     gone = weir__apart_give(&heap->pages, &heap->apart_blocks, base, bytes);

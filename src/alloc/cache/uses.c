@@ -254,7 +254,7 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
   const weir_backend *program = allocator->backend ? &allocator->backend->program : NULL;
   if (program && program->record_stream) { /* it tracks streams itself, but not those of a pool's own functions */
     const weir__arena *arena = weir__backend_arena(allocator, (uint64_t)pointer);
-    if (arena && !(arena->pool->owner && arena->pool->owner->alloc)) {
+    if (arena && !weir__is_provided(arena->pool)) {
       program->record_stream(program->context, pointer, stream);
       return WEIR_OK;
     }
