@@ -41,14 +41,8 @@ static bool add_position(weir_driver *driver, weir_cu_stream stream, unsigned lo
 }
 
 unsigned long long weir__capture_of(weir__heap *heap, weir_cu_stream stream) {
-  weir_driver *driver = heap->allocator->driver;
-  int status;
-  unsigned long long id;
-  if (!atomic_load(&heap->captures) || !weir__settings_of(heap)->graph_capture_record_stream_reuse ||
-      driver->StreamGetCaptureInfo(driver, stream, &status, &id, NULL, NULL, NULL) ||
-      status != WEIR_CU_CAPTURE_STATUS_ACTIVE)
-    return 0;
-  return id;
+  bool is_asked = atomic_load(&heap->captures) && weir__settings_of(heap)->graph_capture_record_stream_reuse;
+  return is_asked ? weir__active_capture(heap->allocator->driver, stream) : 0;
 }
 
 /* Takes no positions if a use began outside of the capture: the graph does not contain that work. Nor

@@ -34,6 +34,13 @@ bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call) {
   return weir__pages_ok(&heap->pages, result, call);
 }
 
+unsigned long long weir__active_capture(weir_driver *driver, weir_cu_stream stream) {
+  int status;
+  unsigned long long id;
+  weir_cu_result r = driver->StreamGetCaptureInfo(driver, stream, &status, &id, NULL, NULL, NULL);
+  return !r && status == WEIR_CU_CAPTURE_STATUS_ACTIVE ? id : 0;
+}
+
 static bool has_captures(const weir_allocator *allocator) {
   for (int i = 0; i < allocator->heap_count; i++)
     if (atomic_load(&allocator->heaps[i].captures))

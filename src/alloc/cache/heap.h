@@ -449,6 +449,9 @@ void weir__heap_leave(weir__heap *heap, weir_cu_context previous);
 /* Whether a driver call succeeded. The first failure, other than out of memory, is kept as that of heap->pages. */
 bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call);
 
+/* The capture that a stream is in; 0 if there is none, or it is invalid. */
+unsigned long long weir__active_capture(weir_driver *driver, weir_cu_stream stream);
+
 /* A capture, of whatever device, forbids calls like cuMemAlloc, although the graph does not depend on them: the
  * thread's capture mode is relaxed around such calls. False if that failed; the call would then end the capture.
  * restore takes the mode that came out. */

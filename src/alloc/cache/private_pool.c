@@ -109,15 +109,8 @@ weir_status weir__no_pool(const char *caller, weir_pool_id id) {
 /* ---- Which pool serves a request ---- */
 
 bool weir__stream_joined(weir_driver *driver, weir_cu_stream origin, weir_cu_stream stream) {
-  int status;
-  unsigned long long mine, theirs;
-  if (stream == origin)
-    return true;
-  if (driver->StreamGetCaptureInfo(driver, stream, &status, &theirs, NULL, NULL, NULL) ||
-      status != WEIR_CU_CAPTURE_STATUS_ACTIVE)
-    return false;
-  return !driver->StreamGetCaptureInfo(driver, origin, &status, &mine, NULL, NULL, NULL) &&
-         status == WEIR_CU_CAPTURE_STATUS_ACTIVE && mine == theirs;
+  unsigned long long capture = stream == origin ? 0 : weir__active_capture(driver, stream);
+  return stream == origin || (capture && capture == weir__active_capture(driver, origin));
 }
 
 /* Graphs write to the pool from now on, whenever they are launched. */
