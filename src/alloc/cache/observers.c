@@ -13,7 +13,6 @@ typedef struct weir__observer_call {
   struct weir__observer_call *outer;
 } weir__observer_call;
 
-/* False if the place is empty. */
 static bool begin_call(weir__observer_call *call, weir__observer_place *observer) {
   if (!atomic_load_explicit(&observer->is_attached, memory_order_relaxed))
     return false;
@@ -32,35 +31,36 @@ static void end_call(weir__observer_call *call) {
   atomic_fetch_sub(&call->observer->calls, 1);
 }
 
+/* Ends a call, and begins that of the next observer. The first one is all zero. NULL if there are no more. */
+static const weir_observer *next_call(weir_allocator *allocator, weir__observer_call *call) {
+  weir__observer_place *o = call->observer ? call->observer + 1 : allocator->observers;
+  if (call->observer)
+    end_call(call);
+  while (o < allocator->observers + WEIR__MAX_OBSERVERS && !begin_call(call, o))
+    o++;
+  return o < allocator->observers + WEIR__MAX_OBSERVERS ? &o->functions : NULL;
+}
+
 void weir__observe_entry(weir_allocator *allocator, const weir_trace_entry *entry) {
-  weir__observer_call call;
-  for (weir__observer_place *o = allocator->observers; o < allocator->observers + WEIR__MAX_OBSERVERS; o++)
-    if (begin_call(&call, o)) {
-      if (o->functions.entry)
-        o->functions.entry(o->functions.context, entry);
-      end_call(&call);
-    }
+  weir__observer_call call = {0};
+  for (const weir_observer *o; (o = next_call(allocator, &call));)
+    if (o->entry)
+      o->entry(o->context, entry);
 }
 
 void weir__observe_shortage(weir_allocator *allocator, const weir_shortage *shortage) {
-  weir__observer_call call;
-  for (weir__observer_place *o = allocator->observers; o < allocator->observers + WEIR__MAX_OBSERVERS; o++)
-    if (begin_call(&call, o)) {
-      if (shortage->is_rejection ? o->functions.rejection : o->functions.out_of_memory)
-        (shortage->is_rejection ? o->functions.rejection : o->functions.out_of_memory)(o->functions.context, shortage);
-      end_call(&call);
-    }
+  weir__observer_call call = {0};
+  for (const weir_observer *o; (o = next_call(allocator, &call));)
+    if (shortage->is_rejection ? o->rejection : o->out_of_memory)
+      (shortage->is_rejection ? o->rejection : o->out_of_memory)(o->context, shortage);
 }
 
 bool weir__observe_free_memory(weir_allocator *allocator, int device) {
-  weir__observer_call call;
+  weir__observer_call call = {0};
   int freed = 0;
-  for (weir__observer_place *o = allocator->observers; o < allocator->observers + WEIR__MAX_OBSERVERS; o++)
-    if (begin_call(&call, o)) {
-      if (o->functions.free_memory)
-        freed |= o->functions.free_memory(o->functions.context, device);
-      end_call(&call);
-    }
+  for (const weir_observer *o; (o = next_call(allocator, &call));)
+    if (o->free_memory)
+      freed |= o->free_memory(o->context, device);
   return freed != 0;
 }
 
