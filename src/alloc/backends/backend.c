@@ -142,19 +142,17 @@ static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
   weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
   int64_t bytes = (int64_t)weir__block_bytes(block), requested = (int64_t)block->requested;
-  bool watched = weir__slow_reasons(heap) & WEIR__SLOW_TRACED;
   weir__amounts change = {.requested_bytes = -requested};
   if (block->state == WEIR__ALLOCATED) {
     change.allocations = -1;
     change.allocated_bytes = -bytes;
     change.oversize = -(block->marks & WEIR__MARK_OVERSIZE);
-    if (watched)
+    if (weir__slow_reasons(heap) & WEIR__SLOW_TRACED)
       weir__trace_freed(arena, block);
   } else {
     change.waiting = -1;
     change.waiting_bytes = -bytes;
-    if (watched)
-      weir__trace_arena(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested, 0);
+    weir__trace(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested, 0);
   }
   weir__live_place place;
   if (weir__live_find(&arena->live, block->address, &place)) /* always true */
