@@ -533,21 +533,25 @@ static inline bool is_only(const weir__heap *heap, unsigned reasons) {
   return (weir__slow_reasons(heap) & ~(unsigned)(WEIR__SLOW_SCOPED | WEIR__SLOW_ROUTED)) == reasons;
 }
 
-/* Records the allocation with a stack, which is captured before the lock is acquired because unwinding may block. */
-static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, weir__arena *arena,
-                                                              const weir__settings *settings, uint64_t size,
-                                                              uint64_t bytes, void **pointer) {
-  const weir__recorder *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
+/* Allocates and records that. A stack, if `reasons` ask for one, is captured before the lock is acquired, because
+ * unwinding may block. */
+static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, weir__arena *arena,
+                                                            const weir__settings *settings, unsigned reasons,
+                                                            uint64_t size, uint64_t bytes, void **pointer) {
+  const weir__recorder *history =
+      reasons & WEIR__SLOW_STACKS ? atomic_load_explicit(&heap->allocator->history, memory_order_acquire) : NULL;
   uint32_t stack = history ? weir__recorder_stack(history, WEIR_CONTEXT_STATE) : 0;
   uint64_t ticks = weir__clock_ticks();
   weir__biased_acquire(&arena->lock);
-  if (!is_only(heap, WEIR__SLOW_TRACED | WEIR__SLOW_STACKS) || !arena->writer) {
+  if (!is_only(heap, reasons) || !arena->writer) {
     weir__biased_release(&arena->lock);
     return alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
   }
   weir__block *block = alloc_cached(arena, settings, size, bytes);
-  if (block)
+  if (block && history)
     weir__writer_write_at(arena->writer, WEIR_TRACE_ALLOC, block->address, bytes, stack, ticks);
+  else if (block)
+    weir__writer_alloc(arena->writer, block->address, bytes, ticks);
   weir__biased_release(&arena->lock);
   if (!block) {
     weir__op op;
@@ -561,27 +565,6 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
   return WEIR_OK;
 }
 
-/* Records the allocation without a stack. */
-static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, weir__arena *arena,
-                                                            const weir__settings *settings, uint64_t size,
-                                                            uint64_t bytes, void **pointer) {
-  uint64_t ticks = weir__clock_ticks();
-  weir__biased_acquire(&arena->lock);
-  if (!is_only(heap, WEIR__SLOW_TRACED) || !arena->writer) {
-    weir__biased_release(&arena->lock);
-    return alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
-  }
-  weir__block *block = alloc_cached(arena, settings, size, bytes);
-  if (block)
-    weir__writer_alloc(arena->writer, block->address, bytes, ticks);
-  weir__biased_release(&arena->lock);
-  if (!block)
-    return alloc_miss(heap, arena, settings, size, bytes, pointer);
-  *pointer = (void *)block->address;
-  WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, arena->stream);
-  return WEIR_OK;
-}
-
 /* Some reason rules out the fast path. If recording is the only one, the arena's lock is sufficient. `owner` is the
  * pool of the thread's scope, or NULL. */
 static __attribute__((noinline)) weir_status alloc_by_reason(weir__heap *heap, weir__private_pool *owner,
@@ -590,11 +573,9 @@ static __attribute__((noinline)) weir_status alloc_by_reason(weir__heap *heap, w
   const weir__settings *settings = weir__settings_of(heap);
   uint64_t size = weir__round_bytes(settings, bytes);
   weir__arena *arena = weir__arena_find(weir__pool_for(heap, owner, size), stream);
-  if (arena && reasons == WEIR__SLOW_TRACED)
-    return alloc_recorded(heap, arena, settings, size, bytes, pointer);
-  if (arena && reasons == (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS))
-    return alloc_with_stack(heap, arena, settings, size, bytes, pointer);
-  return alloc_generic(heap->allocator, heap->device, bytes, stream, pointer);
+  return arena && (reasons | WEIR__SLOW_STACKS) == (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS)
+             ? alloc_recorded(heap, arena, settings, reasons, size, bytes, pointer)
+             : alloc_generic(heap->allocator, heap->device, bytes, stream, pointer);
 }
 
 /* Records the free of a block. The arena's lock is held. */
