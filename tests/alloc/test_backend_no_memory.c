@@ -109,7 +109,7 @@ static void script_async(void) {
 }
 
 static void script_host(void) {
-  enum { MANY = 40 };
+  enum { MANY = 200 };
   weir_host_allocator *host = NULL;
   void *p[MANY] = {0};
   assert_ok_or_no_memory(weir_host_allocator_create(ledger, HOST_CONF("pinned_reserve_segment_size_mb:1"), &host));

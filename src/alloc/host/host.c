@@ -46,22 +46,18 @@ static void apply_settings(weir_host_allocator *host) {
 weir_status weir_host_configure(weir_host_allocator *host, const char *conf) {
   CHECK(host);
   WEIR__CHECK_ARGUMENT(conf);
-  weir__settings *changed = malloc(sizeof *changed);
-  if (!changed)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
+  weir__settings changed;
   weir__biased_acquire(&host->lock);
-  weir_status status = weir__settings_parse(&host->settings, conf, changed);
+  weir_status status = weir__settings_parse(&host->settings, conf, &changed);
   if (!status) {
-    host->settings = *changed;
+    host->settings = changed;
     apply_settings(host);
   }
   weir__biased_release(&host->lock);
   if (status)
-    weir__fail(status, "%s: %s", __func__, weir_last_error());
-  else
-    check_thresholds(changed);
-  free(changed);
-  return status;
+    return weir__fail(status, "%s: %s", __func__, weir_last_error());
+  check_thresholds(&changed);
+  return WEIR_OK;
 }
 
 /* ---- Statistics. `lock` is held ---- */
@@ -380,26 +376,21 @@ static weir_status return_cache(const char *caller, weir_host_allocator *host) {
 }
 
 static weir_status alloc_new(const char *caller, weir_host_allocator *host, uint64_t bytes, void **pointer) {
-  weir__settings *settings = malloc(sizeof *settings);
-  if (!settings)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
   weir__biased_acquire(&host->lock);
-  *settings = host->settings;
+  const weir__settings settings = host->settings;
   weir__biased_release(&host->lock);
   weir_status status = WEIR_OK;
   int64_t begin = microseconds();
   weir__host_memory memory = {
-      .pointer = weir__host_reserved(host, settings, bytes), .bytes = bytes, .kind = WEIR__HOST_RESERVED};
+      .pointer = weir__host_reserved(host, &settings, bytes), .bytes = bytes, .kind = WEIR__HOST_RESERVED};
   if (!memory.pointer) {
-    weir_cu_result r = weir__host_get(host, settings, bytes, &memory);
+    weir_cu_result r = weir__host_get(host, &settings, bytes, &memory);
     if (r == WEIR_CU_OUT_OF_MEMORY) {
       return_cache(caller, host); /* if the driver refuses a block, the others may be enough */
-      r = weir__host_get(host, settings, bytes, &memory);
+      r = weir__host_get(host, &settings, bytes, &memory);
     }
-    if (r) {
-      status = out_of_memory(caller, host, r, bytes);
-      goto free_settings;
-    }
+    if (r)
+      return out_of_memory(caller, host, r, bytes);
   }
   int64_t took = microseconds() - begin;
   weir__biased_acquire(&host->lock);
@@ -428,9 +419,6 @@ static weir_status alloc_new(const char *caller, weir_host_allocator *host, uint
   weir__biased_release(&host->lock);
   if (status && memory.kind != WEIR__HOST_RESERVED) /* a part of the reserve is lost */
     weir__host_give(host, &memory);
-
-free_settings:
-  free(settings);
   return status;
 }
 
