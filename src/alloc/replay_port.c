@@ -59,6 +59,14 @@ weir_status weir__port_set_settings(weir_allocator *allocator, const weir__setti
 
 /* ---- Requests ---- */
 
+/* The arena that serves a request, of *size bytes then; NULL without host memory. */
+static weir__arena *arena_for(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes,
+                              weir_cu_stream stream, uint64_t *size) {
+  weir__heap *heap = heap_of(allocator);
+  *size = weir__served_bytes(weir__settings_of(heap), bytes);
+  return weir__arena_get(weir__pool_for(heap, pool, *size), stream);
+}
+
 /* Only a damaged recording has such a request. A block of no bytes would break the cache. */
 static weir_status no_bytes(void) {
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "the recording has a request for 0 bytes");
@@ -83,14 +91,12 @@ weir_status weir__port_alloc(weir_allocator *allocator, weir__private_pool *pool
 }
 
 bool weir__port_is_cached(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes, weir_cu_stream stream) {
-  weir__heap *heap = heap_of(allocator);
-  const weir__settings *settings = weir__settings_of(heap);
-  uint64_t size = weir__served_bytes(settings, bytes);
-  weir__arena *arena = weir__arena_get(weir__pool_for(heap, pool, size), stream);
+  uint64_t size;
+  weir__arena *arena = arena_for(allocator, pool, bytes, stream, &size);
   if (!arena)
     return false;
   weir__arena_lock(arena);
-  weir__block *block = weir__arena_take(arena, settings, size, false);
+  weir__block *block = weir__arena_take(arena, weir__settings_of(heap_of(allocator)), size, false);
   if (block)
     weir__arena_insert(arena, block);
   weir__arena_unlock(arena);
@@ -100,14 +106,13 @@ bool weir__port_is_cached(weir_allocator *allocator, weir__private_pool *pool, u
 weir_status weir__port_alloc_uncached(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes,
                                       weir_cu_stream stream, uint64_t *address) {
   weir__heap *heap = heap_of(allocator);
-  const weir__settings *settings = weir__settings_of(heap);
-  uint64_t size = weir__served_bytes(settings, bytes);
-  weir__arena *arena = weir__arena_get(weir__pool_for(heap, pool, size), stream);
+  uint64_t size;
+  weir__arena *arena = arena_for(allocator, pool, bytes, stream, &size);
   if (!bytes)
     return no_bytes();
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for an arena");
-  return weir__alloc_miss("replay", heap, arena, settings, size, bytes, address);
+  return weir__alloc_miss("replay", heap, arena, weir__settings_of(heap), size, bytes, address);
 }
 
 weir_status weir__port_free(weir_allocator *allocator, uint64_t address) {
@@ -121,19 +126,13 @@ weir_status weir__port_record_stream(weir_allocator *allocator, uint64_t address
 weir__block *weir__port_take(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes,
                              weir_cu_stream stream) {
   weir__heap *heap = heap_of(allocator);
-  const weir__settings *settings = weir__settings_of(heap);
-  uint64_t size = weir__served_bytes(settings, bytes);
-  weir__arena *arena = weir__arena_get(weir__pool_for(heap, pool, size), stream);
-  weir__block *block = NULL;
+  uint64_t size;
+  weir__arena *arena = arena_for(allocator, pool, bytes, stream, &size);
   weir_cu_context previous;
-  if (!arena || !bytes)
+  if (!arena || !bytes || weir__heap_open(heap, &previous))
     return NULL;
-  weir__mutex_lock(&heap->lock);
-  if (!weir__heap_enter(heap, &previous)) {
-    block = weir__refill(heap, arena, settings, size);
-    weir__heap_leave(heap, previous);
-  }
-  weir__mutex_unlock(&heap->lock);
+  weir__block *block = weir__refill(heap, arena, weir__settings_of(heap), size);
+  weir__heap_close(heap, previous);
   return block;
 }
 
@@ -172,12 +171,10 @@ void weir__port_release_arena(weir_allocator *allocator, uint64_t address) {
   weir__heap *heap = heap_of(allocator);
   weir__arena *arena = weir__page_map_find(allocator->page_map, address);
   weir_cu_context previous;
-  weir__mutex_lock(&heap->lock);
-  if (arena && !weir__heap_enter(heap, &previous)) {
-    weir__release_arena(heap, arena);
-    weir__heap_leave(heap, previous);
-  }
-  weir__mutex_unlock(&heap->lock);
+  if (!arena || weir__heap_open(heap, &previous))
+    return;
+  weir__release_arena(heap, arena);
+  weir__heap_close(heap, previous);
 }
 
 /* ---- Reading a state ---- */
@@ -356,11 +353,8 @@ weir_status weir__port_install_state(weir_allocator *allocator, const weir__sett
   weir_status status = make_pools(heap, state);
   if (status)
     return status;
-  weir__mutex_lock(&heap->lock);
-  if (weir__heap_enter(heap, &previous)) {
-    weir__mutex_unlock(&heap->lock);
+  if (weir__heap_open(heap, &previous))
     return weir__fail(WEIR_ERROR_DRIVER, "the device's context is not available");
-  }
   for (size_t i = 0; i < state->segment_count && !status; i++) {
     const weir__state_segment *s = &state->segments[i];
     *place = s->address;
@@ -369,7 +363,6 @@ weir_status weir__port_install_state(weir_allocator *allocator, const weir__sett
       blocks += weir__state_is_active(&state->blocks[k]);
   }
   *place = 0;
-  weir__heap_leave(heap, previous);
-  weir__mutex_unlock(&heap->lock);
+  weir__heap_close(heap, previous);
   return status;
 }

@@ -73,18 +73,16 @@ weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, 
   weir_driver *driver = allocator->driver;
   weir_cu_context previous;
   uint64_t largest = 0, total;
-  weir__mutex_lock(&heap->lock);
-  weir_cu_result r = weir__heap_enter(heap, &previous);
+  weir_cu_result r = weir__heap_open(heap, &previous);
   if (!r) {
     r = driver->MemGetInfo(driver, &largest, &total);
     if (weir__backend_is_async(allocator))
       largest += weir__async_spare(heap);
-    weir__heap_leave(heap, previous);
+    largest = largest_of(heap->pools, largest);
+    for (const weir__private_pool *p = heap->private_pools; p; p = p->next)
+      largest = largest_of(p->pools, largest);
+    weir__heap_close(heap, previous);
   }
-  largest = largest_of(heap->pools, largest);
-  for (const weir__private_pool *p = heap->private_pools; p; p = p->next)
-    largest = largest_of(p->pools, largest);
-  weir__mutex_unlock(&heap->lock);
   if (r)
     return weir__driver_status(driver, r, __func__, "cuMemGetInfo");
   *bytes = largest;

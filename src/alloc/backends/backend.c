@@ -267,12 +267,9 @@ static weir_status backend_alloc(const char *caller, weir__heap *heap, weir__pri
   uint64_t memory = 0;
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
-  weir__mutex_lock(&heap->lock);
-  weir_cu_result r = weir__heap_enter(heap, &previous);
-  if (r) {
-    weir__mutex_unlock(&heap->lock);
+  weir_cu_result r = weir__heap_open(heap, &previous);
+  if (r)
     return weir__driver_status(heap->allocator->driver, r, caller, "cuDevicePrimaryCtxRetain");
-  }
   if (heap->pending)
     weir__poll_events(heap, stream);
   if (heap->returning) {

@@ -30,6 +30,19 @@ void weir__heap_leave(weir__heap *heap, weir_cu_context previous) {
   weir__context_switch(heap->allocator->driver, heap->cu_context, previous);
 }
 
+weir_cu_result weir__heap_open(weir__heap *heap, weir_cu_context *previous) {
+  weir__mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, previous);
+  if (r)
+    weir__mutex_unlock(&heap->lock);
+  return r;
+}
+
+void weir__heap_close(weir__heap *heap, weir_cu_context previous) {
+  weir__heap_leave(heap, previous);
+  weir__mutex_unlock(&heap->lock);
+}
+
 bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call) {
   return weir__pages_ok(&heap->pages, result, call);
 }

@@ -446,6 +446,10 @@ weir__heap *weir__heap_get(const char *caller, weir_allocator *allocator, int de
 weir_cu_result weir__heap_enter(weir__heap *heap, weir_cu_context *previous);
 void weir__heap_leave(weir__heap *heap, weir_cu_context previous);
 
+/* The same with the lock, which is acquired and released. If that fails, it is not held. */
+weir_cu_result weir__heap_open(weir__heap *heap, weir_cu_context *previous);
+void weir__heap_close(weir__heap *heap, weir_cu_context previous);
+
 /* Whether a driver call succeeded. The first failure, other than out of memory, is kept as that of heap->pages. */
 bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call);
 

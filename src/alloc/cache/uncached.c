@@ -43,13 +43,11 @@ weir_status weir__uncached_alloc(const char *caller, weir__heap *heap, uint64_t 
   weir_driver *driver = allocator->driver;
   weir_cu_context previous;
   weir_cu_deviceptr memory;
-  weir__mutex_lock(&heap->lock);
-  weir_cu_result r = weir__heap_enter(heap, &previous);
+  weir_cu_result r = weir__heap_open(heap, &previous);
   if (!r) {
     r = driver->MemAlloc(driver, &memory, bytes);
-    weir__heap_leave(heap, previous);
+    weir__heap_close(heap, previous);
   }
-  weir__mutex_unlock(&heap->lock);
   if (r)
     return weir__driver_status(driver, r, caller, "cuMemAlloc(driver, &memory, bytes)");
   weir__mutex_lock(&allocator->uncached_lock);
@@ -66,13 +64,11 @@ weir_status weir__uncached_alloc(const char *caller, weir__heap *heap, uint64_t 
 static weir_cu_result give_back(weir__heap *heap, uint64_t memory) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
-  weir__mutex_lock(&heap->lock);
-  weir_cu_result r = weir__heap_enter(heap, &previous);
+  weir_cu_result r = weir__heap_open(heap, &previous);
   if (!r) {
     r = driver->MemFree(driver, memory);
-    weir__heap_leave(heap, previous);
+    weir__heap_close(heap, previous);
   }
-  weir__mutex_unlock(&heap->lock);
   return r;
 }
 

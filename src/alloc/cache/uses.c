@@ -211,12 +211,10 @@ void weir__free_in_heap(weir__heap *heap, weir__block *block) {
 
 void weir__poll_heap(weir__heap *heap, weir_cu_stream current) {
   weir_cu_context previous;
-  weir__mutex_lock(&heap->lock);
-  if (!weir__heap_enter(heap, &previous)) {
-    weir__poll_events(heap, current);
-    weir__heap_leave(heap, previous);
-  }
-  weir__mutex_unlock(&heap->lock);
+  if (weir__heap_open(heap, &previous))
+    return;
+  weir__poll_events(heap, current);
+  weir__heap_close(heap, previous);
 }
 
 void weir__wait_for_events(weir__heap *heap) {
