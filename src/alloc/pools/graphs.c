@@ -6,12 +6,6 @@
 #include "alloc/pools/pool.h"
 #include "weir/graph.h"
 
-static weir_status begin(void *context, int device, weir_pool_id id, weir_cu_stream stream) {
-  return weir__capture_begin(context, device, id, stream);
-}
-
-static void end(void *context, int device, weir_pool_id id) { weir__capture_end(context, device, id); }
-
 static void release(void *context, int device, weir_pool_id id) { weir_pool_release(context, device, id); }
 
 /* The allocator of the hooks, which must not outlive it. */
@@ -23,8 +17,11 @@ static void forget(weir_allocator *allocator) {
 }
 
 weir_status weir_graph_use_allocator(weir_allocator *allocator) {
-  weir_graph_memory_hooks hooks = {
-      .size = sizeof hooks, .begin = begin, .end = end, .release = release, .context = allocator};
+  weir_graph_memory_hooks hooks = {.size = sizeof hooks,
+                                   .begin = weir__capture_begin,
+                                   .end = weir__capture_end,
+                                   .release = release,
+                                   .context = allocator};
   weir_status status = allocator ? weir__allocator_check(__func__, allocator) : WEIR_OK;
   if (!status)
     status = weir_graph_set_memory_hooks(allocator ? &hooks : NULL);

@@ -339,12 +339,12 @@ weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id
   return end(__func__, allocator, device, id, false);
 }
 
-weir_status weir__capture_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_cu_stream stream) {
+weir_status weir__capture_begin(void *allocator, int device, weir_pool_id id, weir_cu_stream stream) {
   weir__scope scope = {.is_capture = true, .origin = stream};
   return begin("weir_graph_begin_capture", allocator, device, id, &scope);
 }
 
-void weir__capture_end(weir_allocator *allocator, int device, weir_pool_id id) {
+void weir__capture_end(void *allocator, int device, weir_pool_id id) {
   end("weir_graph_end_capture", allocator, device, id, true);
 }
 

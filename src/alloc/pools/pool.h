@@ -28,6 +28,6 @@ weir_status weir__tag_check(const char *caller, const weir__heap *heap, const we
 /* Deletes the tags of a heap that is being destroyed. */
 void weir__tags_clear(weir__heap *heap);
 
-/* Open and close the scope of a capture of the runtime: allocations on its streams come from the pool. */
-weir_status weir__capture_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_cu_stream stream);
-void weir__capture_end(weir_allocator *allocator, int device, weir_pool_id id);
+/* Hooks of the runtime's graphs: open and close the scope of a capture, whose streams allocate from the pool. */
+weir_status weir__capture_begin(void *allocator, int device, weir_pool_id id, weir_cu_stream stream);
+void weir__capture_end(void *allocator, int device, weir_pool_id id);
