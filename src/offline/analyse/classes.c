@@ -35,6 +35,10 @@ typedef struct ranges {
   size_t count, room;
 } ranges;
 
+/* The time of one set of gradients: up to the row of frees that ends them, by which they are recognized. The steps of a
+ * job (pattern/steps.h) answer another question. They say where the program's iterations begin, which a profiler may
+ * mark between a backward pass and the frees of its gradients: then each gradient would be allocated in one step and
+ * freed in the next, as what survives a step is. */
 typedef struct step {
   uint32_t begin, end;     /* entries; it ends after the frees of its gradients, */
   uint32_t frees;          /* which begin here */
