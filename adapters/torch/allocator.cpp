@@ -135,6 +135,7 @@ void Allocator::init(int device_count) {
   options.ipc_version = WEIR_TORCH_2_13 ? 3 : 2;
   options.owner = "PyTorch";
   options.advice = advice;
+  options.scopes_as_pytorch = 1;
   check(weir_allocator_create(driver, &options, &allocator));
   weir_observer observer;
   weir_observer_init(&observer);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -29,6 +30,9 @@ using PoolAllocator = std::shared_ptr<cca::CUDAAllocator>;
 #else
 using PoolAllocator = cca::CUDAAllocator *;
 #endif
+
+// Whether the scope of a pool that this thread opens next selects the thread.
+void next_scope_is_of_thread(bool is);
 
 class Allocator final : public cca::CUDAAllocator {
 public:
@@ -129,6 +133,8 @@ private:
   struct Scope {
     PoolKey key;
     std::function<bool(cudaStream_t)> filter;
+    std::thread::id thread; // that opened it
+    bool is_of_thread;      // it selects that thread
     bool is_capture;
   };
 

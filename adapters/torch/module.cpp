@@ -47,6 +47,9 @@ EXPORT const char *weir_torch_install(void) {
   }
 }
 
+// Whether the scope of a pool that this thread opens next selects the thread.
+EXPORT void weir_torch_next_scope(int is_of_thread) { weir_torch::next_scope_is_of_thread(is_of_thread != 0); }
+
 EXPORT int weir_torch_is_installed(void) {
   return cca::get() == static_cast<cca::CUDAAllocator *>(&weir_torch::the_allocator());
 }

@@ -34,6 +34,14 @@ int filter_stream(void *filter, weir_cu_stream stream) {
 
 // ---- Scopes ----
 
+static thread_local bool next_is_of_thread = false;
+
+void next_scope_is_of_thread(bool is) { next_is_of_thread = is; }
+
+// PyTorch gives a scope a function of the stream, which does not state what it selects by. That of a thread's scope is
+// known by the call that opens it (weir_torch_next_scope): then Weir needs neither the function nor a lock. All others
+// keep their function.
+//
 // PyTorch before 2.13 does not state which scopes are captures. A graph opens its scope before its capture begins, for
 // streams in the capture: such a scope does not accept the current stream yet, while others accept their own thread's.
 void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) {
@@ -41,12 +49,15 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::f
   auto scope = std::make_unique<Scope>();
   scope->key = {device, pool};
   scope->filter = std::move(filter);
+  scope->thread = std::this_thread::get_id();
+  scope->is_of_thread = next_is_of_thread;
 #if WEIR_TORCH_2_13
   scope->is_capture = false;
 #else
-  scope->is_capture = !filter_stream(&scope->filter, c10::cuda::getCurrentCUDAStream(device));
+  scope->is_capture = !scope->is_of_thread && !filter_stream(&scope->filter, c10::cuda::getCurrentCUDAStream(device));
 #endif
-  weir_status status = weir_pool_begin(weir_, device, id_of(pool), filter_stream, &scope->filter);
+  weir_status status =
+      weir_pool_begin(weir_, device, id_of(pool), scope->is_of_thread ? nullptr : filter_stream, &scope->filter);
   TORCH_CHECK(status != WEIR_ERROR_BAD_STATE, "beginAllocateToPool: already recording to mempool_id");
   check(status);
   if (scope->is_capture && (status = weir_allocator_begin_capture(weir_, device))) {
@@ -64,12 +75,19 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
   PoolKey key{device, pool};
   {
     std::lock_guard<std::mutex> lock(scopes_mutex_);
-    auto at = std::find_if(scopes_.rbegin(), scopes_.rend(), [&](const auto &s) { return s->key == key; });
+    // Several threads may have a scope of one pool, and each closes its own.
+    auto here = std::this_thread::get_id();
+    auto at = std::find_if(scopes_.rbegin(), scopes_.rend(),
+                           [&](const auto &s) { return s->key == key && (!s->is_of_thread || s->thread == here); });
+    if (at == scopes_.rend())
+      at = std::find_if(scopes_.rbegin(), scopes_.rend(), [&](const auto &s) { return s->key == key; });
     TORCH_CHECK(at != scopes_.rend(), "endAllocatePool: not currently recording to mempool_id");
     scope = std::move(*at);
     scopes_.erase(std::next(at).base());
   }
-  check(weir_pool_end(weir_, device, id_of(pool)));
+  weir_status status = weir_pool_end(weir_, device, id_of(pool));
+  if (status != WEIR_ERROR_BAD_STATE || !scope->is_of_thread) // which may have ended, and its scope with it
+    check(status);
   if (scope->is_capture)
     check(weir_allocator_end_capture(weir_, device));
 }

@@ -82,6 +82,10 @@ typedef struct weir_allocator_options {
   /* What out-of-memory texts call the program, up to 31 bytes, and say at the end when fragmentation may be the cause.
    * Copied. NULL: "Weir", and an advice about WEIR_ALLOC_CONF. */
   const char *owner, *advice;
+
+  /* Nonzero for the rules of PyTorch's allocator on scopes of private pools: the newest one that takes a request
+   * counts, whether it is of a thread or of streams, and any thread may close that of another one. */
+  int scopes_as_pytorch;
 } weir_allocator_options;
 
 /* Sets `size` and the defaults. */

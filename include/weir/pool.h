@@ -76,7 +76,8 @@ typedef int (*weir_pool_filter_fn)(void *context, weir_cu_stream stream);
 weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_pool_filter_fn filter,
                             void *context);
 
-/* Closes the scope: that of the calling thread, or else the one with a filter. Another thread's scope cannot be closed.
+/* Closes the scope: that of the calling thread, or else the one with a filter. Another thread's scope cannot be closed,
+ * unless the allocator has PyTorch's rules (weir_allocator_options.scopes_as_pytorch).
  * The use lasts until weir_pool_release. */
 weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id);
 

@@ -24,6 +24,7 @@
 
 static void heap_init(weir__heap *heap, weir_allocator *allocator, int device, uint64_t total) {
   *heap = (weir__heap){.allocator = allocator, .device = device, .total = total};
+  heap->scoped_reasons = ~(unsigned)(WEIR__SLOW_SCOPED | (allocator->scopes_as_pytorch ? 0 : WEIR__SLOW_ROUTED));
   weir__accounts_begin(&heap->accounts);
   weir__mutex_init(&heap->lock);
   heap->small = (weir__pool){.heap = heap, .account = &heap->accounts.default_pool, .is_small = true};
@@ -147,6 +148,7 @@ weir_status weir__allocator_new(const char *caller, weir_driver *driver, const w
   a->advice = options.advice ? strdup(options.advice) : NULL;
   a->driver = driver;
   a->streams_may_end = options.streams_may_end;
+  a->scopes_as_pytorch = options.scopes_as_pytorch;
   a->ipc_version = options.ipc_version == 3 ? 3 : 2;
   a->heaps = calloc((size_t)count + 1, sizeof *a->heaps);
   a->page_map = weir__page_map_new();

@@ -200,6 +200,115 @@ TEST(cached_allocations_need_no_heap_lock) {
   }
 }
 
+/* ---- PyTorch's rules ---- */
+
+static void open_as_pytorch(void) {
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  options.conf = "";
+  options.scopes_as_pytorch = 1;
+  alloc_open_with(&options);
+  asked = 0;
+}
+
+/* The newest scope that takes the request, of the thread or of streams. */
+TEST(order_of_pytorch) {
+  open_as_pytorch();
+  bool yes = true, no = false;
+  assert_ok(weir_pool_begin(allocator, 0, stream_pool, every_stream, &yes));
+  begin(pool_a);
+  assert_true(is_in(get(512, NULL), pool_a));
+  assert_int_equal(asked, 0); /* an older scope is not asked */
+  assert_ok(weir_pool_begin(allocator, 0, pool_b, every_stream, &no));
+  assert_true(is_in(get(512, NULL), pool_a));
+  assert_int_equal(asked, 1);
+  end(pool_b);
+  assert_ok(weir_pool_begin(allocator, 0, pool_b, every_stream, &yes));
+  assert_true(is_in(get(512, NULL), pool_b));
+  begin((weir_pool_id){0, 14});
+  assert_true(is_in(get(512, NULL), (weir_pool_id){0, 14}));
+  end((weir_pool_id){0, 14});
+  assert_true(is_in(get(512, NULL), pool_b));
+  assert_valid();
+  end(pool_b);
+  end(pool_a);
+  assert_true(is_in(get(512, NULL), stream_pool));
+  end(stream_pool);
+  assert_int_equal(weir__slow_reasons(&allocator->heaps[0]), 0);
+  alloc_close();
+}
+
+/* The lock is needed only where a scope of streams has to be asked. */
+TEST(pytorchs_order_needs_no_heap_lock) {
+  open_as_pytorch();
+  put(get(512, NULL));
+  begin(pool_a);
+  put(get(512, NULL));
+  get_without_the_lock(pool_a);
+  end(pool_a);
+  alloc_close();
+}
+
+TEST(scope_is_closed_by_another_thread) {
+  open_as_pytorch();
+  other o;
+  start(&o, (void (*const[])(other *)){begins_a, allocates, allocates, begins_a, allocates, NULL});
+  step(&o);
+  assert_true(is_in(o.p, pool_a));
+  put(o.p);
+  release(pool_a);
+  end(pool_a);
+  assert_error(BAD_STATE, weir_pool_end(allocator, 0, pool_a));
+  empty_cache();
+  assert_true(exists(pool_a)); /* until its thread opens a scope, or ends: it may have been in an allocation */
+  assert_valid();
+  step(&o);
+  assert_true(is_in(o.p, default_pool));
+  step(&o);
+  assert_ok(o.status);
+  step(&o);
+  assert_true(is_in(o.p, pool_a));
+  finish(&o);
+  put(o.p);
+  assert_valid();
+  assert_int_equal(weir__slow_reasons(&allocator->heaps[0]), 0);
+  release(pool_a);
+  empty_cache();
+  assert_false(exists(pool_a));
+  alloc_close();
+}
+
+/* A thread closes its own scope of a pool, although another one has a newer scope of it. */
+TEST(own_scope_comes_first) {
+  open_as_pytorch();
+  other o;
+  begin(pool_a);
+  start(&o, (void (*const[])(other *)){begins_a, allocates, ends_a, NULL});
+  end(pool_a);
+  assert_true(is_in(get(512, NULL), default_pool));
+  step(&o);
+  assert_true(is_in(o.p, pool_a));
+  step(&o);
+  assert_ok(o.status);
+  finish(&o);
+  alloc_close();
+}
+
+/* The thread deletes a scope that another one has closed after the allocator was destroyed. */
+TEST(closed_scope_outlives_the_allocator) {
+  open_as_pytorch();
+  other o;
+  start(&o, (void (*const[])(other *)){begins_a, begins_a, NULL});
+  end(pool_a);
+  alloc_close();
+  open_as_pytorch();
+  step(&o);
+  assert_ok(o.status);
+  finish(&o);
+  assert_int_equal(weir__slow_reasons(&allocator->heaps[0]), 0);
+  alloc_close();
+}
+
 /* ---- Ends ---- */
 
 /* The scope ends with its thread; the use of the pool lasts until the release. */

@@ -1,7 +1,7 @@
 #!/bin/sh
-# pools.sh ADAPTERS LIBRARY INCLUDE: the end of a MemPool, as its destructor calls the adapter: beside another pool that
-# is in use, beside a capture, after a fork, and on a device that has failed. A stand-in for PyTorch has what the
-# adapter calls.
+# pools.sh ADAPTERS LIBRARY INCLUDE: scopes of threads and of captures, in PyTorch's order; and the end of a MemPool, as
+# its destructor calls the adapter: beside another pool that is in use, beside a capture, after a fork, and on a device
+# that has failed. A stand-in for PyTorch has what the adapter calls.
 set -eu
 adapters=$1 library=$2 include=$3
 if ! command -v g++ >/dev/null; then
@@ -23,6 +23,7 @@ cat >"$work/allocator.h" <<'END'
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -84,11 +85,14 @@ struct Raw {
   void raw_delete(void *) {}
 };
 using PoolAllocator = std::shared_ptr<Raw>;
+void next_scope_is_of_thread(bool is);
 struct Allocator {
   using PoolKey = std::pair<int, MempoolId_t>;
   struct Scope {
     PoolKey key;
     std::function<bool(cudaStream_t)> filter;
+    std::thread::id thread;
+    bool is_of_thread;
     bool is_capture;
   };
   struct Source {
@@ -191,14 +195,104 @@ static std::unique_ptr<MemPool> filled(unsigned long long number) {
   return pool;
 }
 
+/* The scope that torch._C._cuda_beginAllocateCurrentThreadToPool opens. */
+static int asked;
+static void begin_of_thread(const MemPool &pool) {
+  auto thread = std::this_thread::get_id();
+  struct Guard {
+    Guard() { next_scope_is_of_thread(true); }
+    ~Guard() { next_scope_is_of_thread(false); }
+  } guard;
+  adapter.beginAllocateToPool(0, pool.id, [=](cudaStream_t) {
+    asked++;
+    return std::this_thread::get_id() == thread;
+  });
+}
+
+static void end(const MemPool &pool) {
+  adapter.endAllocateToPool(0, pool.id);
+  adapter.releasePool(0, pool.id);
+}
+
+/* Allocations of this thread come from the pool; NULL stands for the default one. */
+static bool selects(const MemPool *pool, cudaStream_t stream = nullptr) {
+  void *pointer;
+  weir_pointer_info info;
+  info.size = sizeof info;
+  EXPECT(!weir_allocator_alloc(adapter.weir_, 0, 512, stream, &pointer));
+  EXPECT(!weir_allocator_describe(adapter.weir_, pointer, &info));
+  EXPECT(!weir_allocator_free(adapter.weir_, pointer));
+  return info.pool.second == (pool ? pool->id.second : 0);
+}
+
+static void in_another_thread(void (*run)(const MemPool &), const MemPool &pool) {
+  std::thread thread([&] { run(pool); });
+  thread.join();
+}
+
+static bool is_refused(void (*call)(const MemPool &), const MemPool &pool) {
+  try {
+    call(pool);
+    return false;
+  } catch (const std::runtime_error &) {
+    return true;
+  }
+}
+
+static void test_scopes() {
+  MemPool outer(11), graph(12), inner(13);
+  weir_cu_stream stream;
+  weir_cu_graph made;
+  begin_of_thread(outer);
+  EXPECT(selects(&outer) && asked == 0);
+  EXPECT(is_refused(begin_of_thread, outer));
+  in_another_thread([](const MemPool &) { EXPECT(selects(nullptr)); }, outer);
+  in_another_thread( /* two threads have a scope of one pool, and each closes its own */
+      [](const MemPool &pool) {
+        begin_of_thread(pool);
+        EXPECT(selects(&pool));
+        end(pool);
+        EXPECT(selects(nullptr));
+      },
+      outer);
+  EXPECT(selects(&outer));
+
+  /* A graph in the scope of a thread, and a scope of the thread in the graph: the newest counts. */
+  EXPECT(!driver->StreamCreateWithPriority(driver, &stream, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  adapter.beginAllocateToPool(0, graph.id, [=](cudaStream_t s) {
+    int status = WEIR_CU_CAPTURE_STATUS_NONE;
+    return !driver->StreamIsCapturing(driver, s, &status) && status == WEIR_CU_CAPTURE_STATUS_ACTIVE;
+  });
+  EXPECT(!driver->StreamBeginCapture(driver, stream, WEIR_CU_CAPTURE_GLOBAL));
+  EXPECT(selects(&graph, stream) && selects(&outer));
+  begin_of_thread(inner);
+  EXPECT(selects(&inner, stream) && selects(&inner));
+  end(inner);
+  EXPECT(selects(&graph, stream));
+  EXPECT(!driver->StreamEndCapture(driver, stream, &made));
+  end(graph);
+  EXPECT(selects(&outer, stream) && asked == 0);
+  EXPECT(!driver->GraphDestroy(driver, made) && !driver->StreamDestroy(driver, stream));
+
+  in_another_thread(end, outer); /* any thread may close a scope */
+  EXPECT(selects(nullptr));
+  EXPECT(is_refused(end, outer));
+  in_another_thread(begin_of_thread, inner); /* and close one whose thread has ended */
+  EXPECT(selects(nullptr));
+  end(inner);
+  EXPECT(!weir_allocator_empty_cache(adapter.weir_));
+}
+
 int main() {
   weir_driver *soft;
   weir_allocator_options options;
   weir_allocator_options_init(&options);
   options.conf = "";
+  options.scopes_as_pytorch = 1;
   if (weir_device_set_current(0) || weir_get_driver(&soft) || weir_driver_open_fault(soft, &driver) ||
       weir_allocator_create(driver, &options, &adapter.weir_))
     return 1;
+  test_scopes();
   {
     auto first = filled(1);
     MemPool second(2);
@@ -250,6 +344,6 @@ END
 cp "$adapters/torch/pools.cpp" "$work"
 cat >"$work/version.h" <<'END'
 END
-g++ -std=c++17 -Wall -Wextra "-I$work" "-I$include" "$work/main.cpp" "$work/pools.cpp" \
+g++ -std=c++17 -pthread -Wall -Wextra "-I$work" "-I$include" "$work/main.cpp" "$work/pools.cpp" \
   "$library" "-Wl,-rpath,$(dirname "$library")" -o "$work/main"
 WEIR_DRIVER=soft WEIR_LOG=error "$work/main"

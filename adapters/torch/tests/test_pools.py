@@ -117,6 +117,78 @@ def test_only_this_thread():
     equal(segments(pool), [])
 
 
+def test_newest_scope_counts():
+    """A graph in the scope of a thread takes its own pool, and a scope in a graph takes the scope's."""
+    outer, inner, graph = torch.cuda.MemPool(), torch.cuda.MemPool(), torch.cuda.CUDAGraph()
+    with torch.cuda.use_mem_pool(outer):
+        x = torch.ones(1000, device="cuda")
+        before = sum(s["active_size"] for s in segments(outer))
+        with torch.cuda.graph(graph):
+            y = torch.empty(3 * MIB, device="cuda")
+            with torch.cuda.use_mem_pool(inner):
+                z = torch.empty(3 * MIB, device="cuda")
+            y.zero_()
+            z.zero_()
+        equal(sum(s["active_size"] for s in segments(outer)), before)
+        w = torch.ones(1000, device="cuda")
+        equal(sum(s["active_size"] for s in segments(outer)), before + 4096)
+    equal(sum(s["active_size"] for s in segments(inner)), 12 * MIB)
+    held = [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(graph.pool())]
+    equal(sum(s["active_size"] for s in held), 12 * MIB)
+    graph.replay()
+    torch.cuda.synchronize()
+    equal(float(y.sum() + z.sum()), 0.0)
+    del graph, w, x, y, z
+
+
+def test_scope_that_another_thread_closes():
+    import threading
+
+    pool = torch.cuda.MemPool()
+    scope = torch.cuda.use_mem_pool(pool)
+    scope.__enter__()
+    thread = threading.Thread(target=lambda: scope.__exit__(None, None, None))
+    thread.start()
+    thread.join()
+    x = torch.ones(1000, device="cuda")
+    equal(segments(pool), [])
+    with torch.cuda.use_mem_pool(pool):
+        y = torch.ones(1000, device="cuda")
+    equal(sum(s["active_size"] for s in segments(pool)), 4096)
+    del x, y
+
+
+def test_threads_share_a_pool():
+    import threading
+
+    if os.environ.get("WEIR_TEST_NATIVE") == "1":
+        raise harness.Waived("PyTorch refuses the second scope of a pool")
+    if not hasattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool"):
+        raise harness.Waived("this PyTorch has no scopes of threads")
+    pool, held, failed = torch.cuda.MemPool(), [], []
+    barrier = threading.Barrier(4)
+
+    def work():
+        try:
+            with torch.cuda.use_mem_pool(pool):
+                barrier.wait(60)
+                held.append(torch.ones(1000, device="cuda"))
+                barrier.wait(60)
+            held.append(torch.ones(1000, device="cuda"))
+        except Exception as error:
+            failed.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    equal(failed, [])
+    equal(sum(s["active_size"] for s in segments(pool)), 4 * 4096)
+    held.clear()
+
+
 def test_no_split():
     pool = torch.cuda.MemPool(no_split=True)
     with torch.cuda.use_mem_pool(pool):

@@ -9,6 +9,7 @@ memory too comes from Weir after install(pinned=True), or with WEIR_TORCH_PINNED
 """
 import atexit
 import ctypes
+import functools
 import json
 import os
 import sysconfig
@@ -95,6 +96,33 @@ def _record_frames(folder):
                   f" {folder}. Build it: python3 adapters/torch/build.py", stacklevel=3)
 
 
+def _mark_scopes_of_threads(library):
+    """Tells the allocator which scopes of pools select a thread, such as those of torch.cuda.use_mem_pool.
+
+    PyTorch gives an allocator a C++ function for each scope, which does not state what it selects by. But it opens the
+    scopes of threads by a call of their own (from 2.8 on), which is wrapped here. A program that has imported the call
+    before install() opens a scope with a function, as before."""
+    import torch
+
+    name = "_cuda_beginAllocateCurrentThreadToPool"
+    begin = getattr(torch._C, name, None)
+    if begin is None or hasattr(begin, "__wrapped__"):
+        return
+
+    @functools.wraps(begin)
+    def begin_of_thread(*arguments):
+        library.weir_torch_next_scope(1)
+        try:
+            return begin(*arguments)
+        finally:
+            library.weir_torch_next_scope(0)
+
+    begin_of_thread.__wrapped__ = begin
+    for module in torch._C, torch.cuda.memory:
+        if getattr(module, name, None) is begin:
+            setattr(module, name, begin_of_thread)
+
+
 def install(pinned=None):
     """Makes PyTorch allocate device memory from Weir, and with `pinned` also pinned host memory (install_pinned). None
     means pinned memory if WEIR_TORCH_PINNED=1 is set. Further calls do nothing.
@@ -105,6 +133,7 @@ def install(pinned=None):
     problem = _load().weir_torch_install()
     if problem is not None:
         raise RuntimeError("weir: " + problem.decode(errors="replace"))
+    _mark_scopes_of_threads(_library)
     if pinned or (pinned is None and os.environ.get("WEIR_TORCH_PINNED") == "1"):
         install_pinned()
     _record_frames(library_folder())

@@ -614,13 +614,14 @@ static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
 }
 
 /* The pool of the thread's innermost scope; NULL if it has none. Removes the reasons that are no obstacle then: the
- * scope comes before those of streams. In a capture the pool is pinned to the graph, which needs the heap's lock. */
+ * scope comes before those of streams, unless PyTorch's rules hold. In a capture the pool is pinned to the graph, which
+ * needs the heap's lock. */
 static inline weir__private_pool *scope_of_thread(const weir__heap *heap, unsigned *reasons) {
   weir__private_pool *owner = *reasons & WEIR__SLOW_SCOPED ? weir__thread_pool(heap) : NULL;
   if (!owner)
     *reasons &= ~(unsigned)WEIR__SLOW_SCOPED;
   else if (!atomic_load_explicit(&heap->captures, memory_order_relaxed))
-    *reasons &= ~(unsigned)(WEIR__SLOW_SCOPED | WEIR__SLOW_ROUTED);
+    *reasons &= heap->scoped_reasons;
   return owner;
 }
 

@@ -210,7 +210,9 @@ typedef struct weir__stream_class {
 typedef struct weir__scope weir__scope;
 struct weir__scope {
   weir__private_pool *pool;
-  _Atomic(weir__heap *) heap;   /* NULL once the allocator was destroyed: only the thread itself deletes its scopes */
+  uint64_t number;              /* higher for those that were opened later */
+  _Atomic(weir__heap *) heap;   /* of a thread's: NULL if it selects nothing any more. The thread itself deletes it */
+  weir__heap *listed;           /* in this heap's thread_scopes, or NULL; guarded by the lock of scopes */
   weir__scope *outer;           /* the thread's scope around this one */
   weir__scope *previous, *next; /* in heap->thread_scopes or heap->stream_scopes, which have the newest first */
   int (*filter)(void *context, weir_cu_stream stream); /* of a scope of streams */
@@ -275,6 +277,7 @@ struct weir__heap {
   size_t deferred_count, deferred_room;
   weir__scope *stream_scopes;
   weir__scope *thread_scopes; /* guarded by the lock of scopes (pools/pool.c) */
+  uint64_t scopes;            /* that were opened so far */
   atomic_int captures;        /* scopes that are captures, plus foreign_captures */
   int foreign_captures;       /* begun by weir_allocator_begin_capture; guarded by the lock */
   size_t pending;             /* events and deferred blocks; guarded by the lock */
@@ -284,6 +287,7 @@ struct weir__heap {
   weir__accounts accounts;
   char apart[64]; /* every operation reads what follows: it is not in a cache line that claims of quotas write */
   atomic_uint slow_reasons; /* bits of weir__slow_reason */
+  unsigned scoped_reasons;  /* those that count in a scope of the thread without a capture too; never changes */
 };
 
 /* Bytes obtained from the driver. The lock is held. */
@@ -344,6 +348,7 @@ struct weir_allocator {
   weir__backend_port *backend; /* NULL for the cache */
   weir__guard_port *guard;     /* NULL if memory is not guarded; set before first use */
   char owner[32], *advice;     /* for out-of-memory texts; without an advice, the default */
+  bool scopes_as_pytorch;      /* weir_allocator_options */
   bool streams_may_end;        /* a stream handle that was kept may belong to a stream that was destroyed */
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
   atomic_bool caching;

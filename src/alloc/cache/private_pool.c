@@ -128,22 +128,26 @@ static bool takes(const weir__heap *heap, const weir__scope *scope, weir_cu_stre
                            : scope->filter(scope->context, stream);
 }
 
-/* The pool of the newest scope of streams that takes this one; NULL if none does. */
-static weir__private_pool *stream_pool(const weir__heap *heap, weir_cu_stream stream) {
+/* The pool of the newest scope of streams that takes this one, of those opened after a scope with a number; NULL if
+ * none does. */
+static weir__private_pool *stream_pool(const weir__heap *heap, weir_cu_stream stream, uint64_t after) {
   const weir__scope *scope = heap->stream_scopes;
-  while (scope && !takes(heap, scope, stream))
+  while (scope && scope->number > after && !takes(heap, scope, stream))
     scope = scope->next;
-  return scope ? scope->pool : NULL;
+  return scope && scope->number > after ? scope->pool : NULL;
 }
 
 /* A graph may write to all that was freed during its capture. Other requests in the scope of a tag would get that
  * memory if it came from the tag's own pool, so a capture's pool comes first there. */
 weir__private_pool *weir__route_enter(weir__heap *heap, unsigned reasons, weir_cu_stream stream) {
-  weir__private_pool *pool = reasons & WEIR__SLOW_SCOPED ? weir__thread_pool(heap) : NULL, *routed;
-  bool is_captured = atomic_load(&heap->captures);
-  if (pool ? is_captured : (reasons & WEIR__SLOW_ROUTED) != 0) {
+  const weir__scope *own = reasons & WEIR__SLOW_SCOPED ? weir__thread_scope(heap) : NULL;
+  weir__private_pool *pool = own ? own->pool : NULL, *routed;
+  bool is_captured = atomic_load(&heap->captures), is_routed = reasons & WEIR__SLOW_ROUTED;
+  bool by_age = is_routed && heap->allocator->scopes_as_pytorch;
+  if (pool ? is_captured || by_age : is_routed) {
+    uint64_t after = !pool || weir__is_own_pool(pool) ? 0 : by_age ? own->number : UINT64_MAX;
     weir__mutex_lock(&heap->lock);
-    if ((!pool || weir__is_own_pool(pool)) && (routed = stream_pool(heap, stream)))
+    if ((routed = stream_pool(heap, stream, after)))
       pool = routed;
     weir__route_stay(pool);
     if (pool && is_captured)

@@ -35,16 +35,20 @@ void weir__pools_finalize(weir__heap *heap);
 
 /* ---- Which pool serves a request. No lock is held ---- */
 
-/* The pool of the thread's innermost scope; NULL if it has none on this device. */
-static inline weir__private_pool *weir__thread_pool(const weir__heap *heap) {
+/* The thread's innermost scope, and its pool; NULL if it has none on this device. */
+static inline const weir__scope *weir__thread_scope(const weir__heap *heap) {
   const weir__scope *scope = weir__this_thread.scope;
   while (scope && atomic_load_explicit(&scope->heap, memory_order_relaxed) != heap)
     scope = scope->outer;
+  return scope;
+}
+static inline weir__private_pool *weir__thread_pool(const weir__heap *heap) {
+  const weir__scope *scope = weir__thread_scope(heap);
   return scope ? scope->pool : NULL;
 }
 
 /* The private pool that a scope selects for an allocation on a stream: the thread's innermost scope, else the newest
- * one whose filter takes the stream. NULL for the default pool. Until weir__route_leave, the pool stays, even if the
+ * one whose filter takes the stream; by PyTorch's rules the newest of all of these. NULL for the default pool. Until weir__route_leave, the pool stays, even if the
  * scope is closed and the pool released meanwhile. */
 weir__private_pool *weir__route_enter(weir__heap *heap, unsigned reasons, weir_cu_stream stream);
 

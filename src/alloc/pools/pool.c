@@ -155,14 +155,14 @@ WEIR__AT_LOAD(WEIR__LOAD_MEMORY) void watch_forks(void) {
   weir__at_fork(weir__scopes_lock, weir__scopes_unlock, weir__scopes_unlock);
 }
 
-/* Deletes a scope of this thread. Its heap exists while it is in the heap's list. */
+/* Deletes a scope of this thread. Its heap exists while the scope is in its list. */
 static void delete_thread_scope(weir__scope *scope) {
   weir__scope **link = &weir__this_thread.scope;
   while (*link != scope)
     link = &(*link)->outer;
   *link = scope->outer;
   weir__scopes_lock();
-  weir__heap *heap = atomic_load(&scope->heap);
+  weir__heap *heap = scope->listed;
   if (heap) {
     WEIR__LIST_REMOVE(heap->thread_scopes, scope);
     if (!heap->thread_scopes) /* else all threads would read that word again */
@@ -187,7 +187,7 @@ static __attribute__((destructor)) void delete_key(void) {
     weir__thread_key_delete(thread_end);
 }
 
-/* Makes sure that the thread's scopes end with it. Also deletes those of allocators that were destroyed. */
+/* Makes sure that the thread's scopes end with it. Also deletes those that select nothing any more. */
 static bool prepare_thread(void) {
   weir__once(&key_once, create_key);
   for (weir__scope *s = weir__this_thread.scope, *outer; s; s = outer) {
@@ -199,10 +199,12 @@ static bool prepare_thread(void) {
 }
 
 static void add_thread_scope(weir__heap *heap, weir__scope *scope) {
+  scope->number = ++heap->scopes;
   scope->outer = weir__this_thread.scope;
   weir__this_thread.scope = scope;
   weir__scopes_lock();
   atomic_store(&scope->heap, heap);
+  scope->listed = heap;
   if (!heap->thread_scopes)
     weir__slow_reason_set(heap, WEIR__SLOW_SCOPED, true);
   WEIR__LIST_ADD(heap->thread_scopes, scope);
@@ -226,6 +228,19 @@ static weir__scope *find_thread_scope(const weir__heap *heap, weir_pool_id id) {
   return scope;
 }
 
+/* Closes a scope of another thread. It holds its pool until that thread deletes it, since the thread may be in an
+ * allocation. */
+static bool close_for_thread(const weir__heap *heap, weir_pool_id id) {
+  weir__scopes_lock();
+  weir__scope *scope = heap->thread_scopes;
+  while (scope && (!atomic_load(&scope->heap) || !weir__same_pool(scope->pool->id, id)))
+    scope = scope->next;
+  if (scope)
+    atomic_store(&scope->heap, NULL);
+  weir__scopes_unlock();
+  return scope != NULL;
+}
+
 bool weir__thread_scope_close(const weir__private_pool *pool) {
   weir__scope *scope = find_thread_scope(pool->small.heap, pool->id);
   if (scope)
@@ -243,6 +258,7 @@ static weir__scope *find_stream_scope(const weir__heap *heap, weir_pool_id id, b
 }
 
 static void add_stream_scope(weir__heap *heap, weir__scope *scope) {
+  scope->number = ++heap->scopes;
   scope->next = heap->stream_scopes;
   heap->stream_scopes = scope;
   weir__slow_reason_set(heap, WEIR__SLOW_ROUTED, true);
@@ -325,7 +341,7 @@ static weir_status end(const char *caller, weir_allocator *allocator, int device
     delete_thread_scope(own);
   else if (scope)
     remove_stream_scope(heap, scope);
-  else
+  else if (is_capture || !allocator->scopes_as_pytorch || !close_for_thread(heap, id))
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: not currently recording to mempool_id {%llu, %llu}", caller,
                         (unsigned long long)id.first, (unsigned long long)id.second);
   leave(heap, status);
@@ -394,7 +410,9 @@ void weir__scopes_clear(weir__heap *heap) {
     free(scope);
   }
   weir__scopes_lock();
-  for (weir__scope *scope = heap->thread_scopes; scope; scope = scope->next)
+  for (weir__scope *scope = heap->thread_scopes; scope; scope = scope->next) {
     atomic_store(&scope->heap, NULL);
+    scope->listed = NULL;
+  }
   weir__scopes_unlock();
 }
