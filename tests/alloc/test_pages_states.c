@@ -30,6 +30,7 @@ enum planted {
   retires_in_use, /* alias -> retiring: work that was not waited for uses it */
   keeps_fence,    /* retiring -> owner: the page returns, but its mapping still waits for the fence */
   ignores_fences, /* retiring -> none: too early */
+  keeps_home,     /* alias -> none: its page still has it as where it came from */
   leaves_aliases, /* owner -> none: its other mappings stay */
   keeps_handle,   /* page -> none: its memory is not released */
   skips_undo,     /* a failed transaction leaves its mappings behind */

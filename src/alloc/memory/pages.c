@@ -203,7 +203,7 @@ static void detach(weir__pages *pages, weir__mapping *mapping) {
   *at = mapping->next;
   if (page->owner == mapping)
     disown(mapping);
-  if (page->home == mapping)
+  if (page->home == mapping && !WEIR__PLANTED(keeps_home))
     page->home = NULL;
   weir__slab_free(&pages->mappings, mapping, sizeof *mapping);
   if (!page->mappings)
