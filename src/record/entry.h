@@ -40,7 +40,7 @@ typedef enum weir__reason {
   WEIR__REASON_REQUEST,    /* the driver had no memory for it; or a request that the cache did not serve */
   WEIR__REASON_LIMIT,      /* it would have exceeded a limit */
   WEIR__REASON_COLLECTION, /* garbage_collection_threshold */
-  WEIR__REASON_PROGRAM,    /* the program emptied the cache or a pool */
+  WEIR__REASON_PROGRAM,    /* the program emptied the cache or a pool; or freed memory of a back end */
   WEIR__REASON_MAINTENANCE,
   WEIR__REASONS
 } weir__reason;

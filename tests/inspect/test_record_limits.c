@@ -438,6 +438,13 @@ TEST(reasons_of_releases) {
   close_recording();
   read_reasons(text, sizeof text);
   assert_string_equal(text, "collection");
+  remove_files();
+  open_recording(&(recording){.bytes = 200 * MIB, .folder = folder, .mb = "1", .conf = "backend:cudaMallocAsync"});
+  take_and_give(40 * MIB);
+  take_and_give(50 * MIB);
+  close_recording();
+  read_reasons(text, sizeof text);
+  assert_string_equal(text, "program program");
 }
 
 /* The fraction as which a limit was set is in the file, also when a checkpoint has taken the place of the change. */

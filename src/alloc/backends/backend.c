@@ -16,6 +16,7 @@
 #include "base/thread.h"
 #include "driver/call.h"
 #include "record/probes.h"
+#include "record/this_thread.h"
 
 static const weir__backend_calls port_calls;
 
@@ -99,6 +100,14 @@ static void forget(weir__backend_port *backend, uint64_t base) {
   weir__mutex_unlock(&backend->lock);
 }
 
+/* Each request obtains a segment, and the program's free of it returns it. */
+static void trace_segment(const weir__segment *segment, weir_trace_action action, weir__reason reason, uint32_t stack) {
+  uint8_t before = weir__this_thread.reason;
+  weir__this_thread.reason = (uint8_t)reason;
+  weir__trace(segment->arena, action, segment->memory.base, segment->memory.bytes, stack);
+  weir__this_thread.reason = before;
+}
+
 /* Registers memory of the back end as a segment with one allocated block. */
 static weir_status add_segment(const char *caller, weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes,
                                bool captured) {
@@ -118,7 +127,7 @@ static weir_status add_segment(const char *caller, weir__heap *heap, weir__arena
     segment->first = block;
     segment->stack = weir__op_stack();
     weir__segment_count(heap, segment, 1, (int64_t)bytes);
-    weir__trace(arena, WEIR_TRACE_SEGMENT_ALLOC, base, bytes, 0);
+    trace_segment(segment, WEIR_TRACE_SEGMENT_ALLOC, WEIR__REASON_REQUEST, 0);
     weir__arena_hand_out(arena, settings, block, bytes, bytes, true);
   }
   weir__arena_unlock(arena);
@@ -159,7 +168,7 @@ static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
     weir__live_remove(&arena->live, block->address, place);
   weir__account_count(&arena->account, &change);
   weir__arena_drop_uses(arena, block);
-  weir__trace(arena, WEIR_TRACE_SEGMENT_FREE, segment->memory.base, segment->memory.bytes, segment->stack);
+  trace_segment(segment, WEIR_TRACE_SEGMENT_FREE, WEIR__REASON_PROGRAM, segment->stack);
   weir__slab_free(&arena->blocks, block, sizeof *block);
   weir__segment_count(heap, segment, -1, -(int64_t)segment->memory.bytes);
   weir__segment_unlink(heap, segment);
