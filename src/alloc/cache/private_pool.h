@@ -48,8 +48,8 @@ static inline weir__private_pool *weir__thread_pool(const weir__heap *heap) {
 }
 
 /* The private pool that a scope selects for an allocation on a stream: the thread's innermost scope, else the newest
- * one whose filter takes the stream; by PyTorch's rules the newest of all of these. NULL for the default pool. Until weir__route_leave, the pool stays, even if the
- * scope is closed and the pool released meanwhile. */
+ * one whose filter takes the stream; by PyTorch's rules the newest of all of these. NULL for the default pool. Until
+ * weir__route_leave, the pool stays, even if the scope is closed and the pool released meanwhile. */
 weir__private_pool *weir__route_enter(weir__heap *heap, unsigned reasons, weir_cu_stream stream);
 
 /* The same for a pool that the thread's scope has selected; NULL is allowed in both calls. */
