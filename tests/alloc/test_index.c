@@ -9,6 +9,7 @@
 #include "support/valid.h"
 
 enum { BLOCKS = 600 };
+
 static weir__block *blocks; /* in the region, like the blocks of an arena */
 static bool is_in[BLOCKS];
 
@@ -25,6 +26,12 @@ static int give_blocks(void **state) {
 }
 
 FIXTURE(.begin = take_blocks, .end = give_blocks)
+
+/* As a block becomes free: without marks. */
+static void insert(weir__index *index, weir__block *block) {
+  block->head = 0;
+  weir__index_insert(index, block);
+}
 
 static bool before(const weir__block *a, const weir__block *b) {
   return a->units != b->units ? a->units < b->units : a->address < b->address;
@@ -72,7 +79,7 @@ static void toggle(weir__index *index, int i, size_t *count) {
   if (is_in[i])
     weir__index_remove(index, &blocks[i]);
   else
-    weir__index_insert(index, &blocks[i]);
+    insert(index, &blocks[i]);
   is_in[i] = !is_in[i];
   *count += is_in[i] ? 1 : (size_t)-1;
 }
@@ -200,7 +207,7 @@ TEST(monotonic_addresses) {
     assert_true(weir__index_prepare(&index, 4096));
     for (int i = 0; i < BLOCKS; i++) {
       blocks[i] = (weir__block){.address = (1ull << 45) + (uint64_t)(down ? BLOCKS - i : i) * 4096, .units = 8};
-      weir__index_insert(&index, &blocks[i]);
+      insert(&index, &blocks[i]);
       assert_ptr_equal(weir__index_at_least(&index, 4096), down ? &blocks[i] : &blocks[0]);
     }
     assert_int_equal(weir__index_count(&index), BLOCKS);
@@ -233,7 +240,7 @@ static int count_partitions(weir__ref list) {
 static void insert_some(weir__index *index, uint64_t address, uint32_t units) {
   for (int i = 0; i < 9; i++) {
     blocks[i] = (weir__block){.address = address + (uint64_t)i * 4096, .units = units};
-    weir__index_insert(index, &blocks[i]);
+    insert(index, &blocks[i]);
   }
   assert_ptr_equal(weir__index_at_least(index, (uint64_t)units * WEIR__UNIT), &blocks[0]);
 }
@@ -255,7 +262,7 @@ TEST(empty_partitions) {
   assert_int_equal(index.groups, 0);
 
   blocks[10] = (weir__block){.address = 1ull << 45, .units = 8};
-  weir__index_insert(&index, &blocks[10]);
+  insert(&index, &blocks[10]);
   for (uint64_t i = 1; i < 20000; i++) { /* each below all before */
     insert_some(&index, (1ull << 45) - (i << 16), 8);
     remove_some(&index);
@@ -274,7 +281,7 @@ TEST(outliers) {
   for (int i = 0; i < 8; i++) {
     blocks[10] =
         (weir__block){.address = i % 2 ? (1ull << 45) + (1ull << 36) : (1ull << 45) - (1ull << 37), .units = 8};
-    weir__index_insert(&index, &blocks[10]);
+    insert(&index, &blocks[10]);
     assert_ptr_equal(weir__index_at_least(&index, 4096), &blocks[i % 2 ? 0 : 10]);
     const weir__partitions *now = partitions_at(index.group[0]->list[8]);
     if (i > 1) {
@@ -306,7 +313,7 @@ TEST(index_out_of_order) {
   memset(blocks, 0, BLOCKS * sizeof *blocks);
   for (int i = 0; i < 20; i++) {
     blocks[i] = (weir__block){.address = (uint64_t)(i + 1) << 12, .units = 2};
-    weir__index_insert(&index, &blocks[i]);
+    insert(&index, &blocks[i]);
   }
   assert_int_equal(weir__index_count(&index), 20);
   blocks[7].units = 4;
@@ -339,7 +346,7 @@ TEST(held) {
   assert_true(weir__index_prepare(&index, 4096));
   for (int i = 0; i < 2; i++) {
     blocks[i] = (weir__block){.address = (uint64_t)(i + 1) << 12, .units = 8};
-    weir__index_insert(&index, &blocks[i]);
+    insert(&index, &blocks[i]);
   }
   weir__block *block = weir__index_at_least(&index, 4096);
   weir__index_remove(&index, block);
