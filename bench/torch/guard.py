@@ -22,8 +22,9 @@ MODES = {  # name: variables
     "off": {},
     "light": {"WEIR_GUARD": "light"},
     "sample 64": {"WEIR_GUARD": "light", "WEIR_GUARD_SAMPLE": "64"},
+    "full": {"WEIR_GUARD": "full"},
 }
-BARS = {"light": 1.15, "sample 64": 1.02}
+BARS = {"light": 1.15, "sample 64": 1.02, "full": 2}
 WITHOUT_BAR = {"generation"}  # serving: its factor is only stated
 
 

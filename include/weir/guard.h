@@ -29,7 +29,8 @@ extern "C" {
   X(6, OTHER_PROCESS, "other_process", "free of memory that another process owns")                                     \
   X(7, FOREIGN_FREE, "foreign_free", "free of memory that no allocator has")                                           \
   X(8, FAULT, "fault", "access to memory that is not mapped")                                                          \
-  X(9, WRONG_DEVICE, "wrong_device", "use of a block by a device that has no access to it")
+  X(9, WRONG_DEVICE, "wrong_device", "use of a block by a device that has no access to it")                            \
+  X(10, NEVER_WRITTEN, "never_written", "read of bytes that were never written")
 
 typedef enum weir_guard_kind {
 #define X(number, name, key, text) WEIR_GUARD_##name = number,

@@ -23,6 +23,10 @@ typedef struct weir__access {
 typedef void (*weir__access_observer_fn)(const weir__access *access);
 extern _Atomic(weir__access_observer_fn) weir__access_observer __attribute__((visibility("hidden")));
 
+/* Likewise, for reads of memory that was never written. The address is that of the first such byte; or, of a kernel
+ * that used such bytes, what it got as a parameter. Known under valgrind's memcheck alone (base/defined.h). */
+extern _Atomic(weir__access_observer_fn) weir__undefined_observer __attribute__((visibility("hidden")));
+
 /* Called with each error that ends a context, so that whatever may have caused it can be named. */
 typedef void (*weir__lost_observer_fn)(const weir_driver *driver, weir_cu_result result);
 extern _Atomic(weir__lost_observer_fn) weir__lost_observer __attribute__((visibility("hidden")));

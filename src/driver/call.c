@@ -5,7 +5,7 @@
 #include "driver/access.h"
 #include "weir/adapter.h"
 
-_Atomic(weir__access_observer_fn) weir__access_observer;
+_Atomic(weir__access_observer_fn) weir__access_observer, weir__undefined_observer;
 _Atomic(weir__lost_observer_fn) weir__lost_observer;
 
 weir_status weir__status_of_result(weir_cu_result result) {

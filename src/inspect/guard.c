@@ -41,6 +41,9 @@ static const char *const advice[] = {
         "write a core dump of the GPU.",
     [WEIR_GUARD_WRONG_DEVICE] = "Use the memory on its own device, copy it to the other one, or let that one access it "
                                 "(weir_allocator_enable_peer_access).",
+    [WEIR_GUARD_NEVER_WRITTEN] =
+        "Write the block before it is read, or allocate it as zeros. Bytes that were computed from "
+        "such bytes count too: valgrind --track-origins=yes says where they come from.",
 };
 
 /* ---- Stacks: without the frames of this library, which are the innermost ones ---- */
@@ -122,7 +125,7 @@ static void put_block(text *to, const weir_guard_finding *f) {
 /* Whether bytes of a block were written or read. */
 static bool has_place(const weir_guard_finding *f) {
   return f->kind == WEIR_GUARD_OUT_OF_BOUNDS || f->kind == WEIR_GUARD_USE_AFTER_FREE ||
-         f->kind == WEIR_GUARD_WRONG_DEVICE;
+         f->kind == WEIR_GUARD_WRONG_DEVICE || f->kind == WEIR_GUARD_NEVER_WRITTEN;
 }
 
 /* "4 bytes from offset 1000 on, 0 bytes past its end" */

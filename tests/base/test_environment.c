@@ -107,7 +107,7 @@ TEST(values_are_those_of_the_table) {
     if (table[i].preset && strspn(table[i].preset, "0123456789") == strlen(table[i].preset))
       assert_true(accepts(i, table[i].preset));
   }
-  assert_int_equal(choices, 3 + 4 + 2 + 3 + 2 + 4 + 3);
+  assert_int_equal(choices, 3 + 4 + 2 + 3 + 2 + 5 + 3);
   assert_int_equal(ranges, 6);
 }
 

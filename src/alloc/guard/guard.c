@@ -88,7 +88,7 @@ static bool set_mode(weir_allocator *allocator, weir__guard_mode mode) {
 static void begin_full(weir__guard *guard) {
   char page[32];
   guard->options.sample = 1;
-  weir__guard_full_begin(guard);
+  guard->is_full = true;
   if (guard->allocator->heap_count)
     weir__log(WEIR_LOG_WARN,
               "WEIR_GUARD=full: each block takes whole pages of %s. weir whatif --guard full FILE says how much memory "
@@ -130,5 +130,6 @@ weir_status weir__guard_begin(weir_allocator *allocator,
   }
   if (atomic_load(&allocator->settings)->guard == WEIR__GUARD_FULL)
     begin_full(guard);
+  weir__guard_watch(guard);
   return WEIR_OK;
 }

@@ -6,7 +6,7 @@
  * checks in stream order: it is launched on the block's own stream, so nothing waits. What it finds it writes to pinned
  * memory, where the next allocation or free sees it (collect).
  *
- * full (full.c): each block is at the end of pages of its own (memory/apart.h), which are unmapped as soon as its
+ * full: each block is at the end of pages of its own (memory/apart.h), which are unmapped as soon as its
  * streams have passed its free. What the unit and the pages have beside the block is checked as under light.
  *
  * The wrong frees (frees.c) are found without the device.
@@ -95,7 +95,8 @@ typedef struct weir__guard {
   atomic_ullong total;  /* of all findings, repeated ones included */
   atomic_ullong raised; /* how many of them have failed a call */
   weir_allocator *allocator;
-  struct weir__guard *next;       /* of those that are full (full.c) */
+  bool is_full;
+  struct weir__guard *next;       /* in the list of accesses.c */
   atomic_bool has_fault;          /* full: a fault was reported; the context is lost then */
   weir_guard_finding *candidates; /* of that fault, written before it is reported */
   size_t candidate_count;
@@ -131,10 +132,10 @@ void weir__guard_check_all(weir_allocator *allocator, bool wait);
 
 void weir__guard_refused(const char *caller, weir_allocator *allocator, uint64_t address);
 
-/* ---- Full (full.c) ---- */
+/* ---- Accesses that the driver reports (accesses.c) ---- */
 
-void weir__guard_full_begin(weir__guard *guard);
-void weir__guard_full_end(weir__guard *guard);
+void weir__guard_watch(weir__guard *guard);
+void weir__guard_unwatch(weir__guard *guard);
 
 /* Notes the result of a call of the driver: it may be that the context is lost. */
 void weir__guard_note_result(const weir__heap *heap, weir_cu_result result);

@@ -151,7 +151,8 @@ static bool launch_ends(weir__heap *heap, const weir__guarded *check, bool fills
   bool is_done = true;
   if (front.front)
     is_done = launch(heap, &front, 0, fills ? front.front : 0, front.front);
-  if (check->requested < check->bytes)
+  /* Where kernels are functions of the host, a launch that fills nothing says that the block is new. */
+  if (check->requested < check->bytes || (fills && weir__driver_can(heap->allocator->driver, WEIR_DRIVER_HOST_KERNELS)))
     is_done &= launch(heap, check, check->requested, fills ? check->bytes : check->requested, check->bytes);
   return is_done;
 }
@@ -552,7 +553,7 @@ static void end(weir_allocator *allocator) {
     free(of->checks);
     free(of->quarantine);
   }
-  weir__guard_full_end(guard);
+  weir__guard_unwatch(guard);
   weir__mutex_destroy(&guard->lock);
   free(guard->findings);
   free(guard->candidates);

@@ -15,6 +15,7 @@
 
 #include "base/base.h"
 #include "base/clock.h"
+#include "base/defined.h"
 #include "base/thread.h"
 #include "driver/soft/soft.h"
 #include "driver/soft/trap.h"
@@ -210,6 +211,61 @@ static weir_cu_result execute_trapped(struct soft *soft, const struct soft_strea
   return WEIR_CU_ILLEGAL_ADDRESS;
 }
 
+/* ---- Reads of memory that was never written ---- */
+
+static bool is_on_device(const struct soft *soft, uint64_t address) {
+  const model_range *range = weir__model_find_range(&soft->m, address);
+  return range && range->kind != MODEL_RANGE_HOST && range->kind != MODEL_RANGE_REGISTERED;
+}
+
+static void report_undefined(const struct soft *soft, const struct soft_stream *stream, const char *name,
+                             uint64_t address) {
+  weir__access_observer_fn observer = atomic_load_explicit(&weir__undefined_observer, memory_order_acquire);
+  weir__access access = {.address = address, .device = stream->s.device->ordinal, .name = name};
+  if (!stream->s.is_legacy)
+    access.stream = (weir_cu_stream)(uintptr_t)weir__handle_of(&soft->m.streams, stream);
+  if (observer)
+    observer(&access);
+}
+
+/* What a copy takes to the host is used there. The lock is held. */
+static void look_at_copy(const struct soft *soft, const struct soft_stream *stream, const model_work *work) {
+  uint64_t address = 0;
+  if (!work->as.copy.staged && is_on_device(soft, work->as.copy.from) && !is_on_device(soft, work->as.copy.to))
+    address = weir__find_undefined(work->as.copy.from, work->as.copy.bytes);
+  if (address)
+    report_undefined(soft, stream, "copy to the host", address);
+}
+
+/* A kernel has used such memory: any that it got a pointer to. The lock is held. */
+static void report_kernel(const struct soft *soft, const struct soft_stream *stream, const model_work *work) {
+  const model_kernel *kernel = work->as.kernel.kernel;
+  size_t at = 0;
+  for (int i = 0; i < kernel->param_count; i++) {
+    uint64_t value = 0;
+    if (kernel->param_bytes[i] == sizeof value)
+      memcpy(&value, work->as.kernel.params + at, sizeof value);
+    if (value && is_on_device(soft, value))
+      report_undefined(soft, stream, kernel->name, value);
+    at += weir__round_up(kernel->param_bytes[i], 16);
+  }
+}
+
+/* execute, with a look at what is read. The lock is held, and released meanwhile. */
+static weir_cu_result execute_watched(struct soft *soft, const struct soft_stream *stream, struct soft_work *work) {
+  bool is_watched = atomic_load_explicit(&weir__undefined_observer, memory_order_acquire) != NULL;
+  bool is_kernel = work->w.kind == MODEL_WORK_KERNEL && work->w.as.kernel.kernel->function;
+  if (is_watched && work->w.kind == MODEL_WORK_COPY)
+    look_at_copy(soft, stream, &work->w);
+  unsigned uses = is_watched && is_kernel ? weir__undefined_uses() : 0;
+  weir__mutex_unlock(&soft->lock);
+  weir_cu_result r = execute_trapped(soft, stream, work);
+  weir__mutex_lock(&soft->lock);
+  if (is_watched && is_kernel && weir__undefined_uses() > uses)
+    report_kernel(soft, stream, &work->w);
+  return r;
+}
+
 /* Lets the time of a slow copy or a spin pass, in real time. The lock is held, and released while this sleeps. Closing
  * the device or breaking the context interrupts it. */
 static void wait_until(struct soft *soft, const model_device *device, uint64_t until_ns) {
@@ -253,11 +309,6 @@ static void free_if_finished(struct soft *soft, struct soft_stream *stream) {
   if ((*stream->link = stream->next))
     stream->next->link = stream->link;
   weir__model_free_stream(&soft->m, &stream->s);
-}
-
-static bool is_on_device(const struct soft *soft, uint64_t address) {
-  const model_range *range = weir__model_find_range(&soft->m, address);
-  return range && range->kind != MODEL_RANGE_HOST && range->kind != MODEL_RANGE_REGISTERED;
 }
 
 /* Fills in what does not depend on time. False for an item that is no work. The lock is held. */
@@ -369,9 +420,7 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
   if (!device->error) {
     if (work->w.kind == MODEL_WORK_KERNEL && work->w.as.kernel.kernel->function == weir__soft_guard)
       weir__soft_guard_look(soft, stream, work);
-    weir__mutex_unlock(&soft->lock);
-    weir_cu_result r = execute_trapped(soft, stream, work);
-    weir__mutex_lock(&soft->lock);
+    weir_cu_result r = execute_watched(soft, stream, work);
     if (r && !device->error) {
       device->error = r;
       weir__cond_broadcast(&soft->stop);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/defined.h"
 #include "base/thread.h"
 #include "driver/kernels.h"
 #include "driver/soft/soft.h"
@@ -77,6 +78,8 @@ weir_cu_result weir__soft_guard(const weir_soft_launch *launch) {
   uint64_t first = UINT64_MAX, last = 0, count = 0;
   read_guard_params(launch->params, &p);
   unsigned char *bytes = (unsigned char *)p.base;
+  if (p.start && p.middle == p.end) /* a new block, up to what is filled */
+    weir__mark_undefined(p.base, p.start);
   uint64_t *words = (uint64_t *)p.base;
   for (uint64_t i = p.start; i < p.end;) {
     bool is_fill = i < p.middle;

@@ -1,7 +1,8 @@
 /*
- * Faults under full guard: which block an access to unmapped memory was meant for.
+ * Accesses that a driver reports: which block each was meant for. Those to unmapped memory, under full guard; and reads
+ * of bytes that were never written.
  *
- * The software device says what the access was. NVIDIA's driver says only that the context is lost: then the newest
+ * Of unmapped memory, the software device says what the access was. NVIDIA's driver says only that the context is lost: then the newest
  * blocks are candidates. Both are asked of the history alone, because a fault may come while the heap's lock is held by
  * a thread that waits for the work that faults.
  */
@@ -10,12 +11,13 @@
 
 #include "alloc/guard/guard.h"
 #include "base/array.h"
+#include "base/defined.h"
 #include "base/thread.h"
 #include "driver/access.h"
 #include "driver/call.h"
 
 static weir__mutex list_lock = WEIR__MUTEX_INIT;
-static weir__guard *guards; /* that are full; guarded by list_lock */
+static weir__guard *guards; /* guarded by list_lock */
 
 /* ---- The block that an access was meant for ---- */
 
@@ -92,6 +94,41 @@ static void on_access(const weir__access *access) {
   weir__mutex_unlock(&list_lock);
 }
 
+/* ---- Bytes that were never written ---- */
+
+static void report_undefined(weir_allocator *allocator, int device, const found_block *found,
+                             const weir__access *access) {
+  uint64_t first = weir__find_undefined(access->address, 1)
+                       ? access->address
+                       : weir__find_undefined(found->made->address, found->made->bytes);
+  weir_guard_finding finding = {.kind = WEIR_GUARD_NEVER_WRITTEN,
+                                .device = device,
+                                .address = found->made->address,
+                                .requested = found->made->bytes,
+                                .offset = first - found->made->address,
+                                .last = first - found->made->address,
+                                .access = WEIR_GUARD_READ,
+                                .other_stream = access->stream};
+  snprintf(finding.work, sizeof finding.work, "%s", access->name);
+  if (!first)
+    return; /* a kernel that used others has this pointer too */
+  weir__guard_find_life(allocator, &finding, UINT64_MAX);
+  weir__guard_add(allocator, &finding);
+}
+
+static void on_undefined(const weir__access *access) {
+  weir__mutex_lock(&list_lock);
+  for (const weir__guard *guard = guards; guard; guard = guard->next)
+    for (int i = 0; i < guard->allocator->heap_count; i++) {
+      weir__entries read = weir__guard_read_history(guard->allocator, i);
+      found_block found = find_block(&read, access->address);
+      if (found.made && !found.distance && !found.is_freed)
+        report_undefined(guard->allocator, i, &found, access);
+      free(read.all);
+    }
+  weir__mutex_unlock(&list_lock);
+}
+
 /* ---- A lost context: the candidates ---- */
 
 enum { CANDIDATES = 8 }; /* that live, and as many that were freed */
@@ -133,7 +170,7 @@ static void report_lost(weir__guard *guard, weir_cu_result result) {
 static void on_lost(const weir_driver *driver, weir_cu_result result) {
   weir__mutex_lock(&list_lock);
   for (weir__guard *guard = guards; guard; guard = guard->next)
-    if (guard->allocator->driver == driver)
+    if (guard->is_full && guard->allocator->driver == driver)
       report_lost(guard, result);
   weir__mutex_unlock(&list_lock);
 }
@@ -145,25 +182,31 @@ void weir__guard_note_result(const weir__heap *heap, weir_cu_result result) {
 
 /* ---- Beginning and end ---- */
 
-void weir__guard_full_begin(weir__guard *guard) {
+/* Faults are watched for under full guard alone: without it they end the process, as everywhere. The lock is held. */
+static void choose_observers(void) {
+  bool is_full = false;
+  for (const weir__guard *guard = guards; guard; guard = guard->next)
+    is_full |= guard->is_full;
+  atomic_store(&weir__access_observer, is_full ? on_access : NULL);
+  atomic_store(&weir__lost_observer, is_full ? on_lost : NULL);
+  atomic_store(&weir__undefined_observer, guards ? on_undefined : NULL);
+}
+
+void weir__guard_watch(weir__guard *guard) {
   weir__mutex_lock(&list_lock);
   guard->next = guards;
   guards = guard;
-  atomic_store(&weir__access_observer, on_access);
-  atomic_store(&weir__lost_observer, on_lost);
+  choose_observers();
   weir__mutex_unlock(&list_lock);
 }
 
-void weir__guard_full_end(weir__guard *guard) {
+void weir__guard_unwatch(weir__guard *guard) {
   weir__mutex_lock(&list_lock);
   weir__guard **at = &guards;
   while (*at && *at != guard)
     at = &(*at)->next;
   if (*at)
     *at = guard->next;
-  if (!guards) {
-    atomic_store(&weir__access_observer, NULL);
-    atomic_store(&weir__lost_observer, NULL);
-  }
+  choose_observers();
   weir__mutex_unlock(&list_lock);
 }
