@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,14 @@ def test_each_bug_is_named_once(tmp_path: Path):
         assert [(f["kind"], f["requested"], f["offset"]) for f in mine] == [(kind, requested, offset)], name
         assert not is_freed or name in names(mine[0], "free_stack")
     assert len(found) == len(EXPECTED)
+
+
+def test_findings_follow_the_schema(tmp_path: Path):
+    top = Path(__file__).parents[2]
+    report = tmp_path / "report.json"
+    assert findings(True, tmp_path)
+    check = [sys.executable, str(top / "tests/support/check_schema.py"), str(top / "docs/tools/guard.schema.json")]
+    subprocess.run([*check, str(report)], check=True)
 
 
 def test_the_clean_twins_are_silent(tmp_path: Path):

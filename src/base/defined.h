@@ -15,6 +15,7 @@
 #ifdef VALGRIND_MAKE_MEM_UNDEFINED
 /* The bytes count as never written. */
 static inline void weir__mark_undefined(uint64_t base, uint64_t bytes) {
+  (void)base, (void)bytes; /* the macros are empty on systems without valgrind */
   if (RUNNING_ON_VALGRIND)
     VALGRIND_MAKE_MEM_UNDEFINED(base, bytes);
 }
@@ -22,7 +23,7 @@ static inline void weir__mark_undefined(uint64_t base, uint64_t bytes) {
 /* The address of the first byte that was never written; 0 if there is none. Reports nothing. */
 static inline uint64_t weir__find_undefined(uint64_t base, uint64_t bytes) {
   enum { PIECE = 256 };
-  unsigned char bits[PIECE];
+  unsigned char bits[PIECE] = {0};
   if (!RUNNING_ON_VALGRIND)
     return 0;
   for (uint64_t at = 0; at < bytes; at += PIECE) {
@@ -40,6 +41,9 @@ static inline uint64_t weir__find_undefined(uint64_t base, uint64_t bytes) {
 static inline unsigned weir__undefined_uses(void) { return RUNNING_ON_VALGRIND ? VALGRIND_COUNT_ERRORS : 0; }
 #else
 static inline void weir__mark_undefined(uint64_t base, uint64_t bytes) { (void)base, (void)bytes; }
-static inline uint64_t weir__find_undefined(uint64_t base, uint64_t bytes) { return (void)base, (void)bytes, 0; }
+static inline uint64_t weir__find_undefined(uint64_t base, uint64_t bytes) {
+  (void)base, (void)bytes;
+  return 0;
+}
 static inline unsigned weir__undefined_uses(void) { return 0; }
 #endif

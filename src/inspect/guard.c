@@ -231,26 +231,25 @@ static void write_candidates(weir__sink *sink, weir__symbols *symbols, const wei
   WEIR__JSON(sink, JSON_CLOSE);
 }
 
+/* Every finding has every field: docs/tools/guard.schema.json. */
 static void write_json(weir__sink *sink, weir__symbols *symbols, const weir_guard_finding *f) {
   static const char *const accesses[] = {"changed", "read", "write"};
-  bool is_past = (int64_t)f->offset >= 0 && f->offset >= f->requested;
+  bool is_past = has_place(f) && (int64_t)f->offset >= 0 && f->offset >= f->requested;
   WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("kind", kinds[f->kind].key), JSON_NATURAL("count", f->count),
              JSON_INTEGER("device", f->device), JSON_NATURAL("block", f->address),
              JSON_NATURAL("requested", f->requested), JSON_INTEGER("offset", (int64_t)f->offset),
-             JSON_TEXT("work", f->work), JSON_NATURAL("stream", (uintptr_t)f->stream),
-             JSON_NATURAL_IF(f->kind == WEIR_GUARD_STREAM || f->access, "other_stream", (uintptr_t)f->other_stream),
+             JSON_INTEGER("last", (int64_t)f->last), JSON_NATURAL("bytes", f->bytes),
+             JSON_NATURAL("past_end", is_past ? f->offset - f->requested : 0),
+             JSON_TEXT("access", has_place(f) ? accesses[f->access] : "none"), JSON_TEXT("work", f->work),
+             JSON_NATURAL("stream", (uintptr_t)f->stream), JSON_NATURAL("other_stream", (uintptr_t)f->other_stream),
              JSON_BOOL("is_freed", f->is_freed), JSON_INTEGER("alloc_time_us", f->alloc_time),
-             JSON_INTEGER("free_time_us", f->free_time), JSON_NATURAL_IF(f->neighbour, "neighbour", f->neighbour),
-             JSON_NATURAL_IF(f->neighbour, "neighbour_requested", f->neighbour_requested));
+             JSON_INTEGER("free_time_us", f->free_time), JSON_NATURAL("neighbour", f->neighbour),
+             JSON_NATURAL("neighbour_requested", f->neighbour_requested));
   write_stack(sink, symbols, "alloc_stack", f->alloc_stack);
   write_stack(sink, symbols, "free_stack", f->free_stack);
   write_stack(sink, symbols, "here_stack", f->here_stack);
   write_stack(sink, symbols, "neighbour_stack", f->neighbour_stack);
-  if (has_place(f))
-    WEIR__JSON(sink, JSON_TEXT("access", accesses[f->access]), JSON_INTEGER("last", (int64_t)f->last),
-               JSON_NATURAL("bytes", f->bytes), JSON_NATURAL_IF(is_past, "past_end", f->offset - f->requested));
-  if (f->candidate_count)
-    write_candidates(sink, symbols, f);
+  write_candidates(sink, symbols, f);
   WEIR__JSON(sink, JSON_TEXT("advice", advice[f->kind]), JSON_CLOSE);
 }
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Checks each line of files against a JSON Schema: check_schema.py SCHEMA FILE...
 
-Knows the keywords that the schema of digests uses, and refuses others, so that none is ignored.
+Knows the keywords that the schemas of digests and of findings use, and refuses others, so that none is ignored.
 """
 import json
 import re
 import sys
 
-TYPES = {"object": dict, "array": list, "string": str, "integer": int}
+TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
 KNOWN = {"$schema", "title", "description", "type", "additionalProperties", "required", "properties", "items", "const",
          "enum", "pattern", "minimum", "maximum", "maxLength"}
 
@@ -16,7 +16,7 @@ def check(schema, value, where):
     if set(schema) - KNOWN:
         sys.exit(f"the schema has {set(schema) - KNOWN}, which is not known here")
     kind = schema.get("type")
-    if kind and (not isinstance(value, TYPES[kind]) or isinstance(value, bool)):
+    if kind and (not isinstance(value, TYPES[kind]) or isinstance(value, bool) != (kind == "boolean")):
         sys.exit(f"{where}: {value!r} is no {kind}")
     if "const" in schema and value != schema["const"]:
         sys.exit(f"{where}: {value!r}, expected {schema['const']!r}")

@@ -192,8 +192,37 @@ static void choose_observers(void) {
   atomic_store(&weir__undefined_observer, guards ? on_undefined : NULL);
 }
 
+static bool is_unlocked(weir_allocator *allocator) {
+  bool is = !allocator->is_forked;
+  for (int i = 0; i < allocator->heap_count && is; i++) {
+    is = weir__mutex_trylock(&allocator->heaps[i].lock);
+    if (is)
+      weir__mutex_unlock(&allocator->heaps[i].lock);
+  }
+  return is;
+}
+
+/* A program may end without destroying its allocators, and what was found last has not been read then. Locks that are
+ * held belong to threads that have ended, or to a parent process. */
+static void check_at_exit(void) {
+  enum { MOST = 16 };
+  weir_allocator *allocators[MOST];
+  size_t count = 0;
+  if (!weir__mutex_trylock(&list_lock))
+    return;
+  for (const weir__guard *guard = guards; guard && count < MOST; guard = guard->next)
+    if (is_unlocked(guard->allocator))
+      allocators[count++] = guard->allocator;
+  weir__mutex_unlock(&list_lock);
+  for (size_t i = 0; i < count; i++)
+    weir__guard_check_all(allocators[i], true);
+}
+
 void weir__guard_watch(weir__guard *guard) {
+  static bool has_handler;
   weir__mutex_lock(&list_lock);
+  if (!has_handler)
+    has_handler = !atexit(check_at_exit);
   guard->next = guards;
   guards = guard;
   choose_observers();
