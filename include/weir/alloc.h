@@ -132,7 +132,7 @@ weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, 
 
 /* *owns is 1 if the address lies in memory that the allocator holds from the driver, allocated or cached; otherwise 0.
  * With another back end, or with caching off, there is no cached memory: it is 1 only for pointers that are allocated
- * here. */
+ * here. Under full guard the addresses of freed blocks belong to it too. */
 weir_status weir_allocator_owns(weir_allocator *allocator, const void *pointer, int *owns);
 
 /* The segment of an allocated pointer. WEIR_ERROR_NOT_SUPPORTED for expandable segments. */

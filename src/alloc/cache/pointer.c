@@ -78,8 +78,11 @@ weir__block *weir__block_lock(weir_allocator *allocator, uint64_t address, weir_
 weir_status weir_allocator_owns(weir_allocator *allocator, const void *pointer, int *owns) {
   WEIR__CHECK_ARGUMENT(allocator);
   WEIR__CHECK_ARGUMENT(owns);
-  *owns = !allocator->is_forked &&
-          (weir__arena_of(allocator, (uint64_t)pointer) || weir__uncached_find(allocator, (uint64_t)pointer, NULL));
+  bool is_kept = false; /* under full guard, for blocks that are gone */
+  for (int i = 0; i < allocator->heap_count; i++)
+    is_kept |= weir__apart_has(&allocator->heaps[i].apart_blocks, (uint64_t)pointer);
+  *owns = !allocator->is_forked && (is_kept || weir__arena_of(allocator, (uint64_t)pointer) ||
+                                    weir__uncached_find(allocator, (uint64_t)pointer, NULL));
   return WEIR_OK;
 }
 

@@ -2,9 +2,9 @@
  * Accesses that a driver reports: which block each was meant for. Those to unmapped memory, under full guard; and reads
  * of bytes that were never written.
  *
- * Of unmapped memory, the software device says what the access was. NVIDIA's driver says only that the context is lost: then the newest
- * blocks are candidates. Both are asked of the history alone, because a fault may come while the heap's lock is held by
- * a thread that waits for the work that faults.
+ * Of unmapped memory, the software device says what the access was. NVIDIA's driver says only that the context is lost:
+ * then the newest blocks are candidates. Both are asked of the history alone, because a fault may come while the heap's
+ * lock is held by a thread that waits for the work that faults.
  */
 #include <stdio.h>
 #include <stdlib.h>

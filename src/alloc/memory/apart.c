@@ -14,6 +14,10 @@ static bool open_space(weir__pages *pages, weir__apart *apart, uint64_t memory) 
   for (bytes = bytes < LEAST ? LEAST : bytes; r && bytes >= memory; bytes /= 2)
     r = weir__reservation_open(pages, &apart->space, weir__round_up(bytes, pages->granularity), pages->granularity);
   apart->next = pages->granularity;
+  if (!r) {
+    apart->bytes = apart->space.bytes;
+    atomic_store(&apart->base, apart->space.base);
+  }
   return weir__pages_ok(pages, r, "cuMemAddressReserve");
 }
 
@@ -62,5 +66,6 @@ bool weir__apart_give(weir__pages *pages, weir__apart *apart, uint64_t address, 
 void weir__apart_end(weir__pages *pages, weir__apart *apart) {
   if (apart->space.base)
     weir__reservation_end(pages, &apart->space);
-  *apart = (weir__apart){0};
+  apart->space = (weir__reservation){0};
+  atomic_store(&apart->base, 0);
 }

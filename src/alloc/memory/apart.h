@@ -7,11 +7,15 @@
  */
 #pragma once
 
+#include <stdatomic.h>
+
 #include "alloc/memory/pages.h"
 
 /* All zero before the first block. */
 typedef struct weir__apart {
   weir__reservation space; /* opened with the first block; base 0 before */
+  uint64_t bytes;          /* of the space, written before ... */
+  atomic_ullong base;      /* ... its base is, so that both can be read without a lock */
   uint64_t next;           /* the offset where the search for addresses begins */
 } weir__apart;
 
@@ -28,5 +32,6 @@ void weir__apart_end(weir__pages *pages, weir__apart *apart);
 
 /* Whether an address is among those of such blocks, of live ones and of others. Needs no lock. */
 static inline bool weir__apart_has(const weir__apart *apart, uint64_t address) {
-  return apart->space.base && address - apart->space.base < apart->space.bytes;
+  uint64_t base = atomic_load_explicit(&apart->base, memory_order_acquire);
+  return base && address - base < apart->bytes;
 }
