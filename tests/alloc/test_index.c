@@ -74,12 +74,6 @@ static uint32_t some_units(void) {
   return (uint32_t)units;
 }
 
-/* As the allocator, which writes the whole head of a block that becomes free. */
-static void insert(weir__index *index, weir__block *block) {
-  block->head = 0;
-  weir__index_insert(index, block);
-}
-
 /* Inserts or removes a block. */
 static void toggle(weir__index *index, int i, size_t *count) {
   if (is_in[i])
