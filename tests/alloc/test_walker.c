@@ -130,6 +130,7 @@ TEST(pages) {
   SPOIL(segment->memory.slots[1], NULL, "has no memory at");
   SPOIL(segment->memory.owned, 3, "has 3 pages");
   SPOIL(unmapped->state, WEIR__FREE, "does not map");
+  SPOIL(weir__block_next(segment->first)->paged, WEIR__PAGED, "is not marked although an unmapped one follows");
   weir__tree_remove(&segment->arena->unmapped, unmapped);
   expect_wrong("is not in the tree of unmapped blocks");
   weir__tree_insert(&segment->arena->unmapped, unmapped);

@@ -71,6 +71,9 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   if (next && !active && next->state == b->state)
     wrong(w, "free blocks %llx and %llx are not merged", at, (unsigned long long)next->address);
 
+  if (next && b->state != WEIR__UNMAPPED && next->state == WEIR__UNMAPPED && !(b->paged & WEIR__PAGED_LAST))
+    wrong(w, "block %llx is not marked although an unmapped one follows", at);
+
   if (b->state == WEIR__UNMAPPED) {
     sum->unmapped++;
     if (!weir__has_pages(segment))

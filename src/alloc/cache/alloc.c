@@ -165,10 +165,10 @@ static inline bool cut(weir__arena *arena, weir__block *block, uint64_t bytes) {
   weir__block *rest = weir__slab_alloc(&arena->blocks, sizeof *rest);
   if (!rest)
     return false;
-  *rest = (weir__block){.address = block->address + bytes,
-                        .units = block->units - units,
-                        .previous = weir__ref_of(block),
-                        .next = block->next};
+  rest->address = block->address + bytes;
+  rest->units = block->units - units;
+  rest->previous = weir__ref_of(block);
+  rest->next = block->next;
   weir__index_neighbour(&arena->free, block->next)->previous = weir__ref_of(rest);
   block->next = weir__ref_of(rest);
   block->units = units;

@@ -27,7 +27,8 @@ typedef enum weir__block_status {
 /* Bits of a block of a segment that has pages. */
 enum {
   WEIR__PAGED = 1 << 0,
-  WEIR__PAGED_BARE = 1 << 1 /* parts of it may have no page: they were taken for other requests (move.c) */
+  WEIR__PAGED_BARE = 1 << 1, /* parts of it may have no page: they were taken for other requests (move.c) */
+  WEIR__PAGED_LAST = 1 << 2  /* an unmapped block may follow; always set if one does */
 };
 
 /* Marks of an active block. */

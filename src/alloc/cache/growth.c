@@ -51,10 +51,18 @@ weir__growth_kind weir__growth_of_options(const weir__heap *heap, const weir_poo
 
 /* ---- Placement ---- */
 
-/* The size that a block would have if the address space behind it were mapped. */
-static uint64_t could_become(const weir__block *block) {
+/* Whether an unmapped block follows. As blocks are cut and merge, the mark only spreads. */
+static bool is_last(weir__block *block) {
   const weir__block *next = weir__block_next(block);
-  return weir__block_bytes(block) + (next && !weir__block_is_mapped(next) ? weir__block_bytes(next) : 0);
+  bool is_last = next && !weir__block_is_mapped(next);
+  if (!is_last)
+    block->paged &= (uint8_t)~WEIR__PAGED_LAST;
+  return is_last;
+}
+
+/* The size that a block would have if the address space behind it were mapped. */
+static uint64_t could_become(weir__block *block) {
+  return weir__block_bytes(block) + (is_last(block) ? weir__block_bytes(weir__block_next(block)) : 0);
 }
 
 weir__block *weir__growth_choose_among(weir__arena *arena, const weir__settings *settings, weir__block *block,
@@ -69,8 +77,7 @@ weir__block *weir__growth_choose_among(weir__arena *arena, const weir__settings 
   }
   /* The last mapped block counts with the size it can grow to, so a smaller block that also fits is preferred. */
   weir__block *next;
-  while (block->paged && block->next && !weir__block_is_mapped(weir__block_next(block)) &&
-         (next = weir__index_next(&arena->free, block)) && could_become(next) < could_become(block))
+  while (is_last(block) && (next = weir__index_next(&arena->free, block)) && could_become(next) < could_become(block))
     block = next;
   while (!bare && block && !weir__block_is_backed(arena, settings, block, bytes))
     block = reuses ? NULL : weir__index_next(&arena->free, block);

@@ -77,7 +77,6 @@ weir__block *weir__growth_choose_among(weir__arena *arena, const weir__settings 
  * used, or if its pages were taken, unless `bare`. */
 static inline weir__block *weir__growth_choose(weir__arena *arena, const weir__settings *settings, weir__block *block,
                                                uint64_t bytes, bool bare) {
-  bool is_special = block->paged != WEIR__PAGED || !settings->expandable_segments ||
-                    (block->next && !weir__block_is_mapped(weir__at(block->next)));
+  bool is_special = block->paged != WEIR__PAGED || !settings->expandable_segments;
   return __builtin_expect(is_special, 0) ? weir__growth_choose_among(arena, settings, block, bytes, bare) : block;
 }

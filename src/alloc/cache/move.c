@@ -87,7 +87,7 @@ bool weir__is_backed(const weir__segment *segment, uint64_t address, uint64_t by
 /* Marks a block exactly: as they merge, marks only spread. */
 static void note_bare(const weir__segment *segment, weir__block *block) {
   bool has_all = weir__is_backed(segment, block->address, weir__block_bytes(block));
-  block->paged = has_all ? WEIR__PAGED : WEIR__PAGED | WEIR__PAGED_BARE;
+  block->paged = (uint8_t)((block->paged & ~WEIR__PAGED_BARE) | (has_all ? 0 : WEIR__PAGED_BARE));
 }
 
 static bool make_backed_room(weir__segment *segment, uint64_t end) {
@@ -551,7 +551,7 @@ static weir__given give_block(search *s, weir__block *block, uint64_t bytes) {
   else if ((given = give_range(s, segment, block->address, bytes)) == WEIR__GIVEN && rest)
     note_bare(segment, rest);
   if (given == WEIR__GIVEN) {
-    block->paged = WEIR__PAGED;
+    block->paged &= (uint8_t)~WEIR__PAGED_BARE;
     return given;
   }
   block->state = WEIR__FREE;
@@ -641,7 +641,7 @@ bool weir__block_is_backed(weir__arena *arena, const weir__settings *settings, w
   const weir__segment *segment = weir__segment_lookup(arena->pool->heap, block);
   uint64_t have = weir__block_bytes(block);
   note_bare(segment, block);
-  return block->paged == WEIR__PAGED ||
+  return !(block->paged & WEIR__PAGED_BARE) ||
          (weir__should_split(settings, arena->pool, have, bytes) && weir__is_backed(segment, block->address, bytes));
 }
 

@@ -294,7 +294,7 @@ static weir__block *range_map(weir__segment *segment, uint64_t address, uint64_t
     cut_unmapped(segment, block, address + bytes);
   weir__tree_remove(&arena->unmapped, block);
   block->state = WEIR__FREE;
-  block->paged = WEIR__PAGED | (weir__pages_move(segment) ? WEIR__PAGED_BARE : 0);
+  block->paged = WEIR__PAGED | WEIR__PAGED_LAST | (weir__pages_move(segment) ? WEIR__PAGED_BARE : 0);
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__arena_insert(arena, block);
@@ -332,6 +332,9 @@ static weir__block *range_unmap(weir__heap *heap, weir__segment *segment, weir__
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__tree_insert(&arena->unmapped, block);
+  weir__block *last = weir__block_previous(block);
+  if (last)
+    last->paged |= WEIR__PAGED_LAST;
   segment->mapped -= bytes;
   if (!weir__pages_move(segment))
     weir__count_pages(segment, address, bytes, false);
