@@ -1,6 +1,7 @@
 #include "report.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "cli.h"
 #include "json.h"
@@ -15,7 +16,13 @@ weir_status weir_cli_load(const char *file, weir__recording **recording) {
 
 void weir_cli_print_text(const weir__report *report) {
   const weir__report_style style = {weir_cli_bold(), weir_cli_plain(), weir_cli_keep_mark(), weir_cli_print_command};
-  weir__report_text(report, stdout, &style);
+  bool is_whole = weir__report_text(report, stdout, &style);
+#if WEIR_EXPENSIVE_CHECKS
+  if (!is_whole)
+    abort();
+#else
+  (void)is_whole;
+#endif
 }
 
 weir_status weir_cli_print_part(weir__report *report, bool is_json) {

@@ -1,10 +1,13 @@
 /*
- * A libFuzzer target, see scripts/fuzz: the text of errors. Figures are ranges, and conclusions follow from them.
+ * A libFuzzer target, see scripts/fuzz: the text of errors. Figures are ranges, conclusions follow from them, and a
+ * report has them.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzz_report.h"
 #include "offline/analyse/message.h"
+#include "offline/render/message_report.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -40,6 +43,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       abort();
     for (size_t i = 0; i < messages.count; i++)
       check(&messages.items[i]);
+    if (messages.count) {
+      weir__report report;
+      weir__messages_report(&report, "fuzz", &messages);
+      fuzz_report(&report);
+    }
     weir__messages_free(&messages);
   }
   free(text);

@@ -8,26 +8,45 @@
 #include <stdlib.h>
 
 #include "fuzz_history.h"
+#include "fuzz_report.h"
 #include "offline/analyse/explain.h"
 #include "offline/analyse/summary.h"
+#include "offline/render/explain_report.h"
+#include "offline/render/summary_report.h"
 #include "offline/replay/replay.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* ---- Replaying ---- */
 
+static void summarize(const weir__recording *recording) {
+  weir__report report;
+  weir__summary *devices = calloc(recording->device_count, sizeof *devices);
+  weir__summary_classes *classes = calloc(recording->device_count, sizeof *classes);
+  for (size_t i = 0; i < recording->device_count; i++)
+    if (!devices || !classes || weir__summarize(recording, (int)i, &devices[i]) != WEIR_OK)
+      abort();
+  weir__summary_report(&report, "fuzz", recording, devices, classes, NULL);
+  fuzz_report(&report);
+  free(devices);
+  free(classes);
+}
+
 static void explain(const weir__recording *recording, int device, uint8_t way) {
-  weir__summary summary;
+  weir__report report;
   weir__explanation x;
   const weir__explain_options options = {.device = device,
                                          .moment = (weir_offline_moment)(way % 5),
                                          .event = way,
                                          .memory = way & 1 ? 1ull << 30 : 0,
                                          .no_trials = way % 8 != 0};
-  if (weir__summarize(recording, device, &summary) != WEIR_OK)
+  summarize(recording);
+  if (weir__explain(recording, &options, &x) != WEIR_OK)
+    return;
+  if (x.event > recording->devices[device].event_count)
     abort();
-  if (weir__explain(recording, &options, &x) == WEIR_OK && x.event > recording->devices[device].event_count)
-    abort();
+  weir__explain_report(&report, "fuzz", recording, &x);
+  fuzz_report(&report);
 }
 
 /* One way for each input, by its last byte: making an allocator costs more than most histories. */

@@ -11,10 +11,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "fuzz_report.h"
 #include "offline/analyse/explain.h"
 #include "offline/analyse/summary.h"
 #include "offline/read/ring_reader.h"
 #include "offline/read/ring_v3.h"
+#include "offline/render/explain_report.h"
 #include "offline/replay/replay.h"
 #include "record/ring_file.h"
 
@@ -91,9 +93,11 @@ static void use(const weir__recording *s, uint8_t way) {
   int device = (int)(way % s->device_count);
   if (weir__summarize(s, device, &summary) != WEIR_OK)
     abort();
-  if (way % 2)
-    weir__explain(s, &(weir__explain_options){.device = device, .no_trials = true}, &x);
-  else
+  if (way % 2 && !weir__explain(s, &(weir__explain_options){.device = device, .no_trials = true}, &x)) {
+    weir__report text;
+    weir__explain_report(&text, "fuzz", s, &x);
+    fuzz_report(&text);
+  } else if (way % 2 == 0)
     weir__replay(s, &(weir__replay_options){.device = device, .check = way % 4 == 0, .memory = 1ull << 32}, &report);
 }
 

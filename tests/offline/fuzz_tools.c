@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "fuzz_history.h"
+#include "fuzz_report.h"
 #include "offline/analyse/predict.h"
 #include "offline/render/diff_report.h"
 #include "offline/render/export.h"
@@ -21,20 +22,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static FILE *out; /* discards what is written */
 
-static void print_command(const char *command, const char *options, const char *file) {
-  fprintf(out, "%s %s %s\n", command, options, file);
-}
-
-/* A report is written both ways, and cleared. */
-static void write_report(weir__report *report) {
-  static weir__sink sink;
-  weir__sink_begin(&sink, &weir__json_format, weir_write_file, out);
-  weir__report_json(report, &sink, NULL);
-  weir__sink_end(&sink, NULL);
-  weir__report_text(report, out, &(weir__report_style){"", "", "", print_command});
-  weir__report_clear(report);
-}
-
 static void find_leaks(const weir__recording *r, int device) {
   weir__leaks leaks;
   if (weir__leaks_find(r, device, &(weir__leaks_options){.memory = 1ull << 32}, &leaks))
@@ -42,7 +29,7 @@ static void find_leaks(const weir__recording *r, int device) {
   weir__report report;
   weir__leaks_report(&report, r, "fuzz", &leaks, 10);
   weir__leaks_clear(&leaks);
-  write_report(&report);
+  fuzz_report(&report);
 }
 
 static void compare(const weir__recording *r, int device) {
@@ -53,7 +40,7 @@ static void compare(const weir__recording *r, int device) {
   weir__report report;
   weir__diff_report(&report, &diff, 10, 0);
   weir__diff_clear(&diff);
-  write_report(&report);
+  fuzz_report(&report);
 }
 
 static void export(const weir__recording *r, int device, unsigned way) {

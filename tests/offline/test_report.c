@@ -4,6 +4,7 @@
 #include "offline/render/report.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "support/check.h"
 #include "support/test.h"
@@ -29,8 +30,9 @@ static void write_report(weir__report *r) {
   assert_ok(weir__sink_end(&sink, NULL));
   fclose(out);
   out = open_memstream(&text, &text_size);
-  weir__report_text(r, out, &style);
+  bool is_whole = weir__report_text(r, out, &style);
   fclose(out);
+  assert_int_equal(is_whole, !strstr(text, "{list.y}"));
   weir__report_clear(r);
 }
 

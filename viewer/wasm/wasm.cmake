@@ -83,7 +83,7 @@ set(wasm_unused
     offline/render/export_flame
     offline/render/export_perfetto
     offline/render/export_sqlite
-    offline/render/message_json
+    offline/render/message_report
     offline/render/output_file
     offline/render/plot
     offline/render/plot_fragmentation

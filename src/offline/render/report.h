@@ -69,7 +69,8 @@ typedef struct weir__sentence {
 typedef struct weir__report {
   weir__report_row *rows; /* the first is the report itself */
   size_t count, room;
-  size_t open; /* the innermost object or list */
+  size_t open;  /* the innermost object or list */
+  size_t scope; /* if not 0, the row in which sentences are said meanwhile; the maker of a report sets it */
   weir__sentence *sentences;
   size_t sentence_count, sentence_room;
   char *texts;
@@ -109,7 +110,8 @@ typedef struct weir__report_style {
   void (*command)(const char *command, const char *options, const char *file); /* writes one, with a newline */
 } weir__report_style;
 
-void weir__report_text(const weir__report *report, FILE *out, const weir__report_style *style);
+/* Writes the sentences. false if one names a row that the report does not have, which is a defect of its maker. */
+bool weir__report_text(const weir__report *report, FILE *out, const weir__report_style *style);
 
 /* ---- Parts that several reports have ---- */
 
