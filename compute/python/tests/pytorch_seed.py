@@ -43,7 +43,7 @@ NEEDS = {
     "memory formats": r"attribute 'channels_last'",
     "NVIDIA's driver": r"libcuda\.so|cuda driver can't be loaded|the software device (draws no power|has no temperature)",
     "the word torch in texts": r"assertTrue\(\"torch\.|`torch\..* does not match \"`weir\.",
-    "names of PyTorch's C++ functions": r"\(\"::",
+    "names of PyTorch's C++ functions": r"\(\"(::|unwind\")",
     "a limit that Weir does not have": r"integer out of range",
 }
 

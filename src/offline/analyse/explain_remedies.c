@@ -126,25 +126,26 @@ static weir_status run_orders(trial_run *t, unsigned count, weir__trial *trial) 
   return WEIR_OK;
 }
 
-/* Tries a remedy: with the addresses of the ledger, and then in other orders if it works there, or if the recorded
- * settings fail in some orders and not in others. What fails is tried with the highest limit that the recording allows,
- * too. */
+/* Tries a remedy with the addresses of the ledger, and in the other orders where they matter. What fails is tried first
+ * with the highest limit that the recording allows: if it works there, the limit decides, and the orders need not. */
 static weir_status try_remedy(const weir__trial_options *o, const weir__settings *settings, size_t empty_after,
-                              size_t recorded, const weir__explanation *x, weir__trial *trial) {
+                              size_t recorded, bool has_orders, const weir__explanation *x, weir__trial *trial) {
   trial_run t = {.options = o, .settings = settings, .empty_after = empty_after, .recorded = recorded};
   weir__trial higher = {.remedy = trial->remedy};
-  weir_status status = capacity_for(o, settings, &t.capacity);
-  if (!status)
-    status = run_orders(&t, 1, trial);
-  if (!status && weir__replayer_depends_on_order(o->replayer, settings) && (trial->works || x->orders_served))
-    status = run_orders(&t, WEIR__TRIAL_ORDERS, trial);
   bool is_open = x->limit_is_inferred && !x->limit_is_device && x->limit_max != UINT64_MAX && x->limit_max > x->limit;
-  if (status || trial->orders_served || !is_open)
+  weir_status status = capacity_for(o, settings, &t.capacity);
+  has_orders = has_orders && weir__replayer_depends_on_order(o->replayer, settings);
+  if (!status)
+    status = run_orders(&t, has_orders && x->orders_served ? WEIR__TRIAL_ORDERS : 1, trial);
+  if (!status && !trial->orders_served && is_open) {
+    trial_run with_more = t;
+    with_more.capacity.limit = x->limit_max;
+    status = run_orders(&with_more, 1, &higher);
+    trial->depends_on_limit = higher.works;
+  }
+  if (status || !has_orders || trial->depends_on_limit)
     return status;
-  t.capacity.limit = x->limit_max;
-  status = run_orders(&t, 1, &higher);
-  trial->depends_on_limit = higher.works;
-  return status;
+  return run_orders(&t, WEIR__TRIAL_ORDERS, trial);
 }
 
 static const weir__recording_entry *events_of(const weir__trial_options *o) {
@@ -238,13 +239,15 @@ static void progress(const weir__trial_options *o, size_t done) {
     o->options->progress(o->options->progress_context, done, CHANGES + 3);
 }
 
+/* Right before the request, emptying the cache does what the allocator does itself before it fails: orders in which it
+ * helps would be among those in which the recorded settings serve the request. */
 static weir_status try_emptying(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
   const size_t when[] = {before_request(o), quiet_event(o)};
   for (size_t i = 0; i < 2; i++) {
     weir__trial trial = {.remedy = WEIR__REMEDY_EMPTY, .event = when[i], .is_early = i == 1};
     if (when[i] == WEIR__NO_ENTRY)
       continue;
-    weir_status status = try_remedy(o, NULL, when[i], recorded, x, &trial);
+    weir_status status = try_remedy(o, NULL, when[i], recorded, i == 1 || x->orders_served, x, &trial);
     if (status)
       return status;
     keep(&trial, x);
@@ -264,7 +267,7 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
   const weir__settings *known = weir__replayer_settings(o->replayer);
   if (weir__replayer_start(o->replayer)->segment_count) {
     weir__trial anew = {.remedy = WEIR__REMEDY_SETTING};
-    weir_status status = try_remedy(o, known, WEIR__NO_ENTRY, recorded, x, &anew);
+    weir_status status = try_remedy(o, known, WEIR__NO_ENTRY, recorded, true, x, &anew);
     if (status)
       return status;
     x->is_served_anew = anew.orders_served > 0;
@@ -279,7 +282,7 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
       continue;
     snprintf(trial.change, sizeof trial.change, "%s", changes[i]);
     trial.is_weir_only = settings.moving_pages;
-    weir_status status = try_remedy(o, &settings, WEIR__NO_ENTRY, recorded, x, &trial);
+    weir_status status = try_remedy(o, &settings, WEIR__NO_ENTRY, recorded, true, x, &trial);
     if (status)
       return status;
     keep(&trial, x);
