@@ -23,19 +23,24 @@
 
 enum planted {
   nothing,
-  no_access,      /* none -> owner: made, but not accessible */
-  owns_import,    /* none -> owner: imported, and its handle, which is the caller's, is released with it */
-  two_owners,     /* owner -> alias: the page moves on, but the old mapping stays its owner too */
-  stays_alias,    /* alias -> owner: it stays in the list of aliases */
-  retires_in_use, /* alias -> retiring: work that was not waited for uses it */
-  keeps_fence,    /* retiring -> owner: the page returns, but its mapping still waits for the fence */
-  ignores_fences, /* retiring -> none: too early */
-  keeps_home,     /* alias -> none: its page still has it as where it came from */
-  leaves_aliases, /* owner -> none: its other mappings stay */
-  keeps_handle,   /* page -> none: its memory is not released */
-  skips_undo,     /* a failed transaction leaves its mappings behind */
-  forgets_stuck,  /* ... and what could not be undone is used again */
-  keeps_stuck,    /* stuck -> none: it stays mapped */
+  no_access,            /* none -> owner: made, but not accessible */
+  owns_import,          /* none -> owner: imported, and its handle, which is the caller's, is released with it */
+  two_owners,           /* owner -> alias: the page moves on, but the old mapping stays its owner too */
+  stays_alias,          /* alias -> owner: it stays in the list of aliases */
+  retires_in_use,       /* alias -> retiring: work that was not waited for uses it */
+  keeps_fence,          /* retiring -> owner: the page returns, but its mapping still waits for the fence */
+  ignores_fences,       /* retiring -> none: too early */
+  keeps_home,           /* alias -> none: its page still has it as where it came from */
+  leaves_aliases,       /* owner -> none: its other mappings stay */
+  keeps_handle,         /* page -> none: its memory is not released */
+  skips_undo,           /* a failed transaction leaves its mappings behind */
+  forgets_stuck,        /* ... and what could not be undone is used again */
+  keeps_stuck,          /* stuck -> none: it stays mapped */
+  sleeps_with_aliases,  /* owner -> asleep: its other mappings stay */
+  sleeps_with_memory,   /* owner -> asleep: its memory is not released */
+  leaves_half_asleep,   /* a failed sleep leaves pages asleep */
+  wakes_without_access, /* asleep -> owner: not accessible */
+  skips_undo_of_wake,   /* a failed wake leaves its mappings and its memory behind */
   plants
 };
 static enum planted planted;
@@ -59,21 +64,27 @@ typedef enum kind {
   RETURN,
   RELEASE,
   CLEAR,
+  SLEEP,
+  SLEEP_TWO,
+  WAKE,
+  WAKE_TWO,
+  FORGET,
   RETIRE,
   POLL,
   WORK,
   STEP
 } kind;
-static const char *const kind_names[] = {"make",          "make_two", "make_large", "import", "move",
-                                         "move_and_make", "return",   "release",    "clear",  "retire",
-                                         "poll",          "work",     "step"};
+static const char *const kind_names[] = {"make",     "make_two", "make_large", "import", "move",      "move_and_make",
+                                         "return",   "release",  "clear",      "sleep",  "sleep_two", "wake",
+                                         "wake_two", "forget",   "retire",     "poll",   "work",      "step"};
 
 /* `from` and `to` are slots of all reservations, or streams. Call number `fault` of the driver fails, or, if that is
- * UNDO_FAILS, cuMemSetAccess and then cuMemUnmap. */
+ * UNDO_FAILS, cuMemSetAccess and then cuMemUnmap, or in a sleep the reverse; that call alone with UNMAP_FAILS, and the
+ * second one with UNMAP_2_FAILS: the numbers do not count it. */
 typedef struct op {
   uint8_t kind, from, to, fault;
 } op;
-enum { NO_FAULT = 0, UNDO_FAILS = 255 };
+enum { NO_FAULT = 0, UNMAP_FAILS = 253, UNMAP_2_FAILS = 254, UNDO_FAILS = 255 };
 
 /* ---- The world: what is tried, and what should be ---- */
 
@@ -158,6 +169,22 @@ static int list_ops(op ops[MAX_OPS]) {
       ADD(RETURN, 0, (uint8_t)to, 0);
     if (m && weir__is_owner(m) && is_idle(stream_of(m->reservation)))
       ADD(RELEASE, 0, (uint8_t)to, 0);
+    if (is_received)
+      m = NULL;
+    bool can_sleep = is_idle(0) && is_idle(1);
+    int second = m ? to + (int)(m->page->bytes / SLOT) : 0;
+    bool has_second = m && second % SLOTS && begins(second);
+    if (m && can_sleep && weir__is_owner(m))
+      ADD(SLEEP, 0, (uint8_t)to, 0);
+    if (m && can_sleep && weir__is_owner(m) && has_second && weir__is_owner(mapping_of(second)))
+      ADD(SLEEP_TWO, 0, (uint8_t)to, 0);
+    if (m && weir__is_asleep(m)) {
+      ADD(WAKE, 0, (uint8_t)to, 0);
+      ADD(FORGET, 0, (uint8_t)to, 0);
+      if (has_second && weir__is_asleep(mapping_of(second)))
+        ADD(WAKE_TWO, 0, (uint8_t)to, 0);
+    }
+    m = begins(to) ? mapping_of(to) : NULL;
     if (m && weir__is_owner(m) && w.pending_count[stream_of(m->reservation)] < MAX_PENDING)
       ADD(WORK, 0, (uint8_t)to, 0);
     if (m && m->state == WEIR__MAPPING_STUCK)
@@ -287,6 +314,22 @@ static bool run(op o) {
     if (mapping_of(to))
       broken("slot %d is mapped after a clear", to);
     return true;
+  case SLEEP:
+  case WAKE:
+  case FORGET:
+    changes[0] = change_at(o.kind == SLEEP  ? WEIR__PAGE_SLEEP
+                           : o.kind == WAKE ? WEIR__PAGE_WAKE
+                                            : WEIR__PAGE_FORGET,
+                           to, m->page->bytes);
+    return change(changes, 1);
+  case SLEEP_TWO:
+  case WAKE_TWO: {
+    int second = to + (int)(m->page->bytes / SLOT);
+    weir__page_action action = o.kind == SLEEP_TWO ? WEIR__PAGE_SLEEP : WEIR__PAGE_WAKE;
+    changes[0] = change_at(action, to, m->page->bytes);
+    changes[1] = change_at(action, second, mapping_of(second)->page->bytes);
+    return change(changes, 2);
+  }
   case RETIRE: {
     unsigned long pending = 0; /* with an event, if one was recorded */
     weir__aliases_retire(&w.pages, &w.retirement, w.streams[to], 0, has_passed, NULL);
@@ -336,10 +379,12 @@ static void check(uint64_t baseline) {
     bool is_first = true; /* mapping of the page, so that it is counted once */
     for (int other = 0; other < slot; other++)
       is_first &= !begins(other) || mapping_of(other)->page != m->page;
-    bytes += is_first ? m->page->bytes : 0;
+    bytes += is_first && (!weir__is_asleep(m) || m->page->handle) ? m->page->bytes : 0;
     seen_pairs[m->page->owner != NULL][m->page->bytes > SLOT][m->state]++;
     int known = known_index(m->page);
-    if (m->state == WEIR__MAPPING_STUCK)
+    if (weir__is_asleep(m) && !m->page->handle && known >= 0)
+      w.known[known].value = 0; /* of the memory that it will get */
+    if (m->state == WEIR__MAPPING_STUCK || weir__is_asleep(m))
       continue;
     if (d->Memcpy(d, (weir_cu_deviceptr)(uintptr_t)&value, m->address, 1))
       broken("the memory of slot %d cannot be read", slot);
@@ -385,7 +430,8 @@ static uint64_t state_hash(void) {
         pages[count++] = m->page;
     }
     hash = mix(hash, m ? (uint64_t)n | (uint64_t)m->state << 4 | (uint64_t)m->fence << 8 |
-                             (uint64_t)(m->page->home == m) << 16 | (uint64_t)begins(slot) << 17
+                             (uint64_t)(m->page->home == m) << 16 | (uint64_t)begins(slot) << 17 |
+                             (uint64_t)(m->page->handle != 0) << 18 | (uint64_t)m->page->stays_mapped << 19
                        : 15);
   }
   for (const weir__mapping *m = w.pages.aliases.oldest; m; m = m->newer)
@@ -443,10 +489,12 @@ static bool apply(op o, uint64_t baseline) {
   uint64_t hash = state_hash();
   int pages = page_count();
   assert_ok(weir_fault_counts(faults, WEIR_CALL_COUNT, NULL, &before));
-  if (o.fault == UNDO_FAILS) {
+  if (o.fault == UNDO_FAILS) { /* that of a sleep follows the second cuMemUnmap */
     assert_ok(weir_fault_nth(faults, WEIR_CALL_MemSetAccess, 1, WEIR_CU_UNKNOWN, 0));
-    assert_ok(weir_fault_nth(faults, WEIR_CALL_MemUnmap, 1, WEIR_CU_UNKNOWN, 0));
-  } else if (o.fault)
+    assert_ok(weir_fault_nth(faults, WEIR_CALL_MemUnmap, o.kind == SLEEP_TWO ? 2 : 1, WEIR_CU_UNKNOWN, 0));
+  } else if (o.fault >= UNMAP_FAILS)
+    assert_ok(weir_fault_nth(faults, WEIR_CALL_MemUnmap, o.fault == UNMAP_FAILS ? 1 : 2, WEIR_CU_UNKNOWN, 0));
+  else if (o.fault)
     assert_ok(weir_fault_nth_any(faults, o.fault, WEIR_CU_UNKNOWN));
   w.pages.failure = WEIR_CU_SUCCESS;
   bool done = run(o);
@@ -455,11 +503,12 @@ static bool apply(op o, uint64_t baseline) {
   bool failed = after > before;
   if (!done && !failed)
     broken("%s fails, although no call of the driver was made to fail", kind_names[o.kind]);
-  if (!done && o.kind < RETIRE && o.kind != RELEASE && o.fault != UNDO_FAILS && !w.pages.orphan_count &&
+  bool may_lose_aliases = o.kind == RELEASE || o.kind == SLEEP || o.kind == SLEEP_TWO;
+  if (!done && o.kind < RETIRE && !may_lose_aliases && o.fault != UNDO_FAILS && !w.pages.orphan_count &&
       state_hash() != hash)
     broken("a failed %s changed something", kind_names[o.kind]);
-  if (!done && o.kind == RELEASE && page_count() != pages)
-    broken("%s", "a failed release released a page");
+  if (!done && may_lose_aliases && o.fault != UNDO_FAILS && page_count() != pages)
+    broken("a failed %s changed a page", kind_names[o.kind]);
   check(baseline);
   return failed;
 }
@@ -576,7 +625,9 @@ static bool explore(exploration *e, int depth, bool has_faults) {
       for (o.fault = 1; is_sound && happened; o.fault++)
         is_sound = try_op(e, p, o, &happened);
       o.fault = UNDO_FAILS;
-      if (is_sound && o.kind <= MOVE_AND_MAKE)
+      if (is_sound && (o.kind <= MOVE_AND_MAKE || (o.kind >= SLEEP_TWO && o.kind <= WAKE_TWO)))
+        is_sound = try_op(e, p, o, &happened);
+      for (o.fault = UNMAP_FAILS; is_sound && o.kind >= SLEEP && o.kind <= FORGET && o.fault < UNDO_FAILS; o.fault++)
         is_sound = try_op(e, p, o, &happened);
     }
   }
@@ -608,7 +659,7 @@ static int close_device(void **state) {
 FIXTURE(.setup = open_device, .teardown = close_device)
 
 TEST(all_states) {
-  static const char *const states_of_mappings[] = {"owner", "alias", "retiring", "stuck"};
+  static const char *const states_of_mappings[] = {"owner", "alias", "retiring", "stuck", "asleep"};
   exploration e;
   int depth = 5;
   slots_of_second = usual_or_long(1, SLOTS);
@@ -620,11 +671,11 @@ TEST(all_states) {
          e.known.count, depth, e.transitions, runs);
   for (int owned = 1; owned >= 0; owned--)
     for (int large = 0; large < 2; large++)
-      for (int i = 0; i < 4; i++)
+      for (int i = 0; i < 5; i++)
         if (seen_pairs[owned][large][i])
           printf("  %-9s %-8s %-8s %lu\n", owned ? "owned" : "not owned", large ? "2 slots" : "1 slot",
                  states_of_mappings[i], seen_pairs[owned][large][i]);
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < 5; i++)
     assert_true(seen_pairs[i != WEIR__MAPPING_STUCK][0][i] > 0);
 }
 

@@ -30,14 +30,17 @@ static void check_mapping(walk *w, const weir__mapping *m) {
   if (!is_listed)
     WRONG(w, "the page at %llx does not list this mapping", at);
   bool is_received = m->reservation->pins & WEIR__PIN_RECEIVED; /* the driver keeps its handle */
-  if (!page->handle != is_received || !page->bytes || page->bytes % m->reservation->slot)
+  bool is_asleep = weir__is_asleep(m);
+  if (is_asleep ? page->mappings != m || m->next || (page->stays_mapped && !page->handle) : page->stays_mapped)
+    WRONG(w, "the page at %llx is asleep and has other mappings, or none and is awake", at);
+  if ((!page->handle != is_received && !is_asleep) || !page->bytes || page->bytes % m->reservation->slot)
     WRONG(w, "the page at %llx has handle %llx and %llu bytes", at, (unsigned long long)page->handle,
           (unsigned long long)page->bytes);
   if (page->home && (page->home->page != page || !weir__is_alias(page->home)))
     WRONG(w, "the page at %llx has a home that is not an alias of it", at);
   if (page->owner ? !has_owner : is_usable)
     WRONG(w, "the page at %llx belongs to no address", at);
-  if (weir__is_owner(m) != (page->owner == m))
+  if ((weir__is_owner(m) || is_asleep) != (page->owner == m))
     WRONG(w, "the mapping at %llx is in state %d, which its page contradicts", at, m->state);
   if ((m->state == WEIR__MAPPING_RETIRING) != (m->fence != 0))
     WRONG(w, "the mapping at %llx is in state %d, and waits for fence %d", at, m->state, m->fence);

@@ -669,7 +669,7 @@ void weir__heap_free_segments(weir__heap *heap) {
     } else {
       for (uint64_t at = segment->memory.base; at < segment->memory.base + segment->memory.room * segment->memory.slot;
            at += segment->memory.slot)
-        if (weir__is_owner(weir__mapping_at(&segment->memory, at)))
+        if (weir__mapping_at(&segment->memory, at) && weir__mapping_at(&segment->memory, at)->page->owner)
           weir__page_map_update(heap->allocator->page_map, at, segment->memory.slot, segment->arena, false);
       weir__reservation_end(&heap->pages, &segment->memory);
     }

@@ -170,8 +170,13 @@ static void attach(weir__mapping *mapping) {
   page->mappings = mapping;
 }
 
+static size_t slots_of(const weir__mapping *mapping) {
+  return (size_t)(mapping->page->bytes / mapping->reservation->slot);
+}
+
 static void disown(weir__mapping *mapping) {
-  mapping->reservation->owned -= (size_t)(mapping->page->bytes / mapping->reservation->slot);
+  if (!weir__is_asleep(mapping))
+    mapping->reservation->owned -= slots_of(mapping);
   mapping->page->owner = NULL;
 }
 
@@ -189,7 +194,7 @@ static void belong(weir__pages *pages, weir__mapping *mapping) {
   }
   page->owner = mapping;
   mapping->state = WEIR__MAPPING_OWNER;
-  mapping->reservation->owned += (size_t)(page->bytes / mapping->reservation->slot);
+  mapping->reservation->owned += slots_of(mapping);
 }
 
 /* Forgets a mapping that the driver has none of any more, and the page with its last mapping. */
@@ -254,7 +259,8 @@ void weir__reservation_end(weir__pages *pages, weir__reservation *reservation) {
   for (size_t i = 0; i < reservation->room; i++)
     if (reservation->slots[i]) {
       weir__mapping *mapping = reservation->slots[i];
-      if (driver->MemUnmap(driver, mapping->address, mapping->page->bytes))
+      bool is_mapped = !weir__is_asleep(mapping) || mapping->page->stays_mapped;
+      if (is_mapped && driver->MemUnmap(driver, mapping->address, mapping->page->bytes))
         mapping->page->handle = 0; /* it is still mapped: the handle is leaked with it */
       detach(pages, mapping);
     }
@@ -280,7 +286,7 @@ weir_cu_result weir__pages_share(weir__pages *pages, int device) {
   for (const weir__reservation *reservation = pages->reservations; reservation; reservation = reservation->next)
     for (size_t i = 0; i < reservation->room; i++) {
       const weir__mapping *m = reservation->slots[i];
-      if (!m || m->state == WEIR__MAPPING_STUCK || slot_of(reservation, m->address) != i)
+      if (!m || m->state == WEIR__MAPPING_STUCK || weir__is_asleep(m) || slot_of(reservation, m->address) != i)
         continue;
       weir_cu_result r = driver->MemSetAccess(driver, m->address, m->page->bytes, &access, 1);
       if (r)
@@ -449,9 +455,142 @@ static bool release(weir__pages *pages, const weir__page_change *c) {
   return true;
 }
 
+/* ---- Sleep and wake ---- */
+
+/* The pages that belong to the range of a change, in order: for (m = first_of(c); m; m = next_of(c, m)). */
+static weir__mapping *first_of(const weir__page_change *c) { return weir__mapping_at(c->reservation, c->address); }
+static weir__mapping *next_of(const weir__page_change *c, const weir__mapping *m) {
+  uint64_t end = weir__mapping_end(m);
+  return end < c->address + c->bytes ? weir__mapping_at(c->reservation, end) : NULL;
+}
+
+static void fall_asleep(weir__mapping *m) {
+  m->reservation->owned -= slots_of(m);
+  m->state = WEIR__MAPPING_ASLEEP;
+}
+
+static void wake_up(weir__mapping *m) {
+  m->reservation->owned += slots_of(m);
+  m->state = WEIR__MAPPING_OWNER;
+  m->page->stays_mapped = false;
+}
+
+/* Makes a range of pages that are asleep and have memory accessible again. */
+static bool map_asleep(weir__pages *pages, const weir__page_change *c) {
+  weir_driver *driver = pages->driver;
+  weir_cu_mem_access access[64];
+  size_t accesses = list_access(pages, access);
+  for (weir__mapping *m = first_of(c); m; m = next_of(c, m)) {
+    if (!m->page->stays_mapped &&
+        !weir__pages_ok(pages, driver->MemMap(driver, m->address, m->page->bytes, 0, m->page->handle, 0), "cuMemMap"))
+      return false;
+    m->page->stays_mapped = true;
+  }
+  return WEIR__PLANTED(wakes_without_access) ||
+         weir__pages_ok(pages, driver->MemSetAccess(driver, c->address, c->bytes, access, accesses), "cuMemSetAccess");
+}
+
+/* The reverse, also after a part of it; memory that cannot be unmapped stays until the pages wake. */
+static void unmap_asleep(weir__pages *pages, const weir__page_change *c) {
+  weir_driver *driver = pages->driver;
+  for (weir__mapping *m = first_of(c); m; m = next_of(c, m)) {
+    if (!m->page->handle)
+      continue;
+    if (m->page->stays_mapped &&
+        (WEIR__PLANTED(skips_undo_of_wake) || driver->MemUnmap(driver, m->address, m->page->bytes)))
+      continue;
+    m->page->stays_mapped = false;
+    release_handle(pages, m->page->handle);
+    m->page->handle = 0;
+  }
+}
+
+static bool unmap_others(weir__pages *pages, const weir__page *page) {
+  for (weir__mapping *m = page->mappings, *next; m; m = next) {
+    next = m->next;
+    if (m != page->owner && !WEIR__PLANTED(sleeps_with_aliases) && !unmap(pages, m))
+      return false;
+  }
+  return true;
+}
+
+/* Unmaps everything before it releases anything: until then, all of it can be undone without a loss. */
+static bool sleep_all(weir__pages *pages, const weir__page_change *changes, size_t count) {
+  weir_driver *driver = pages->driver;
+  size_t done = 0;
+  for (size_t i = 0; i < count; i++)
+    for (const weir__mapping *m = first_of(&changes[i]); m; m = next_of(&changes[i], m))
+      if (!unmap_others(pages, m->page))
+        return false;
+  for (; done < count; done++) {
+    const weir__page_change *c = &changes[done];
+    if (!weir__pages_ok(pages, driver->MemUnmap(driver, c->address, c->bytes), "cuMemUnmap"))
+      break;
+    for (weir__mapping *m = first_of(c); m; m = next_of(c, m))
+      fall_asleep(m);
+  }
+  if (done == count) {
+    for (size_t i = 0; i < count; i++)
+      for (weir__mapping *m = first_of(&changes[i]); m; m = next_of(&changes[i], m)) {
+        if (!WEIR__PLANTED(sleeps_with_memory))
+          release_handle(pages, m->page->handle);
+        m->page->handle = 0;
+      }
+    return true;
+  }
+  for (size_t i = 0; i < done; i++)
+    if (!WEIR__PLANTED(leaves_half_asleep) && map_asleep(pages, &changes[i]))
+      for (weir__mapping *m = first_of(&changes[i]); m; m = next_of(&changes[i], m))
+        wake_up(m);
+  return false;
+}
+
+static bool create_asleep(weir__pages *pages, const weir__page_change *c) {
+  weir_driver *driver = pages->driver;
+  for (weir__mapping *m = first_of(c); m; m = next_of(c, m))
+    if (!m->page->handle &&
+        !weir__pages_ok(pages, driver->MemCreate(driver, &m->page->handle, m->page->bytes, &pages->prop, 0),
+                        "cuMemCreate"))
+      return false;
+  return true;
+}
+
+/* All memory is made before any of it is mapped, so that a lack of it costs little. */
+static bool wake_all(weir__pages *pages, const weir__page_change *changes, size_t count) {
+  bool can = true;
+  weir__release_orphans(pages);
+  for (size_t i = 0; can && i < count; i++)
+    can = create_asleep(pages, &changes[i]);
+  for (size_t i = 0; can && i < count; i++)
+    can = map_asleep(pages, &changes[i]);
+  for (size_t i = 0; i < count; i++) {
+    if (!can)
+      unmap_asleep(pages, &changes[i]);
+    for (weir__mapping *m = can ? first_of(&changes[i]) : NULL; m; m = next_of(&changes[i], m))
+      wake_up(m);
+  }
+  return can;
+}
+
+static bool forget_asleep(weir__pages *pages, const weir__page_change *c) {
+  weir_driver *driver = pages->driver;
+  for (weir__mapping *m = first_of(c), *next; m; m = next) {
+    next = next_of(c, m);
+    if (m->page->stays_mapped &&
+        !weir__pages_ok(pages, driver->MemUnmap(driver, m->address, m->page->bytes), "cuMemUnmap"))
+      return false;
+    detach(pages, m);
+  }
+  return true;
+}
+
 bool weir__pages_change(weir__pages *pages, weir__page_change *changes, size_t count) {
   size_t mapped = 0;
   bool is_new = false;
+  if (count && changes[0].action == WEIR__PAGE_SLEEP)
+    return sleep_all(pages, changes, count);
+  if (count && changes[0].action == WEIR__PAGE_WAKE)
+    return wake_all(pages, changes, count);
   for (size_t i = 0; i < count; i++)
     is_new |= makes_mapping(&changes[i]);
   if (is_new &&
@@ -465,7 +604,9 @@ bool weir__pages_change(weir__pages *pages, weir__page_change *changes, size_t c
       attach(c->mapping);
     if (makes_mapping(c) || c->action == WEIR__PAGE_RETURN)
       belong(pages, c->mapping);
-    else if (c->action == WEIR__PAGE_RELEASE ? !release(pages, c) : !unmap(pages, c->mapping))
+    else if (c->action == WEIR__PAGE_RELEASE  ? !release(pages, c)
+             : c->action == WEIR__PAGE_FORGET ? !forget_asleep(pages, c)
+                                              : !unmap(pages, c->mapping))
       return false;
   }
   return true;
@@ -474,7 +615,8 @@ bool weir__pages_change(weir__pages *pages, weir__page_change *changes, size_t c
 bool weir__pages_clear(weir__pages *pages, weir__reservation *reservation, uint64_t address, uint64_t bytes) {
   for (uint64_t at = address; at < address + bytes; at += reservation->slot) {
     weir__mapping *mapping = weir__mapping_at(reservation, at);
-    if (mapping && !weir__is_owner(mapping) && !WEIR__PLANTED(keeps_stuck) && !unmap(pages, mapping))
+    if (mapping && !weir__is_owner(mapping) && !weir__is_asleep(mapping) && !WEIR__PLANTED(keeps_stuck) &&
+        !unmap(pages, mapping))
       return false;
   }
   return true;

@@ -7,13 +7,17 @@
  * behind where a page has moved away from, they let it return without a call of the driver, and let work that is still
  * in flight complete.
  *
- *   page:     none --make, import--> owned --release--> none
+ *   page:     none --make, import--> owned --release--> none;  owned --sleep--> asleep --wake--> owned
+ *             asleep --release--> none
  *   mapping:  none --make, move, import--> OWNER --the page moves on--> ALIAS --return--> OWNER
  *             ALIAS --retire--> RETIRING --unmap--> none;  RETIRING --return--> OWNER;  any --release--> none
+ *             OWNER --sleep--> ASLEEP --wake--> OWNER, and all others of the page --sleep--> none
+ *
+ * A page that is asleep keeps its address and has no memory. Its bytes are the caller's concern.
  *
  * All of it changes by weir__pages_change, a transaction, and by weir__mapping_retire, which only marks. A failed call
  * of the driver undoes the transaction; a mapping that cannot be undone is STUCK, and is used for nothing but to be
- * unmapped.
+ * unmapped. A page whose sleep can neither be completed nor undone is asleep, and keeps its memory until it wakes.
  *
  * This module sees the driver table alone. The caller guards a set of pages and all that is in it by one lock, and has
  * made the device's context current.
@@ -51,7 +55,8 @@ typedef enum weir__mapping_state {
   WEIR__MAPPING_OWNER,    /* where its page belongs */
   WEIR__MAPPING_ALIAS,    /* in the list of aliases */
   WEIR__MAPPING_RETIRING, /* an alias, in the same list, that will be unmapped when a fence has passed */
-  WEIR__MAPPING_STUCK     /* it could not be unmapped, or is not accessible yet */
+  WEIR__MAPPING_STUCK,    /* it could not be unmapped, or is not accessible yet */
+  WEIR__MAPPING_ASLEEP    /* where its page belongs, which has no memory */
 } weir__mapping_state;
 
 struct weir__mapping {
@@ -66,14 +71,15 @@ struct weir__mapping {
 };
 
 struct weir__page {
-  weir_cu_mem_handle handle;
+  weir_cu_mem_handle handle; /* 0 while it is asleep, unless its memory could not be released */
   uint64_t bytes;
-  weir__mapping *owner;    /* NULL if all of its mappings are stuck */
+  weir__mapping *owner;    /* where it belongs, asleep or not; NULL if all of its mappings are stuck */
   weir__mapping *home;     /* the owner before this one, now an alias; NULL if there is none */
   weir__mapping *mappings; /* all of them */
   unsigned pins;
   int file;               /* of an exported page: its descriptor plus 1; otherwise 0 */
   uint32_t export_number; /* of that export, among all of this process */
+  bool stays_mapped;      /* asleep: the driver has the mapping still, without access */
   uint32_t sent_blocks;   /* how many of its blocks were sent, ... */
   bool is_shared;         /* ... or whether it was shared for as long as it exists (ipc/) */
   uint64_t search;        /* the search for movable pages that found it ... */
@@ -87,7 +93,7 @@ struct weir__reservation {
   uint64_t slot;         /* bytes of a slot; 0 if this is not a reservation, but memory without pages */
   weir__mapping **slots; /* of the first `room` slots: what is mapped there */
   size_t room;
-  size_t owned; /* slots where pages belong */
+  size_t owned; /* slots where pages belong that are not asleep */
   unsigned pins;
   weir_cu_stream stream; /* whose work uses the addresses */
   weir__reservation *previous, *next;
@@ -133,7 +139,7 @@ weir_cu_result weir__pages_failure(const weir__pages *pages);
 weir_cu_result weir__reservation_open(weir__pages *pages, weir__reservation *reservation, uint64_t bytes,
                                       uint64_t slot);
 
-/* Unmaps what has no owner in it, and frees the addresses. No page belongs there. On failure the reservation can still
+/* Unmaps what has no owner in it, and frees the addresses. No page belongs there, asleep or not. On failure the reservation can still
  * be used. */
 weir_cu_result weir__reservation_close(weir__pages *pages, weir__reservation *reservation);
 
@@ -146,9 +152,13 @@ static inline weir__mapping *weir__mapping_at(const weir__reservation *reservati
   return slot < reservation->room ? reservation->slots[slot] : NULL;
 }
 
-/* Whether an address is where a page belongs. */
+/* Whether an address is where a page with memory belongs. */
 static inline bool weir__is_owner(const weir__mapping *mapping) {
   return mapping && mapping->state == WEIR__MAPPING_OWNER;
+}
+
+static inline bool weir__is_asleep(const weir__mapping *mapping) {
+  return mapping && mapping->state == WEIR__MAPPING_ASLEEP;
 }
 
 static inline bool weir__is_alias(const weir__mapping *mapping) {
@@ -182,6 +192,9 @@ typedef enum weir__page_action {
   WEIR__PAGE_MOVE,    /* a page is mapped at `address` and belongs there; where it belonged becomes an alias */
   WEIR__PAGE_RETURN,  /* a page belongs to its alias `mapping` again, without a call of the driver */
   WEIR__PAGE_RELEASE, /* the pages that belong to a range are unmapped everywhere, and released */
+  WEIR__PAGE_SLEEP,   /* the same, but they keep their addresses; no work uses them any more */
+  WEIR__PAGE_WAKE,    /* the pages of a range that is asleep get memory */
+  WEIR__PAGE_FORGET,  /* the pages of a range that is asleep end */
   WEIR__PAGE_UNMAP    /* `mapping`, which is not an owner, is unmapped */
 } weir__page_action;
 
@@ -194,9 +207,9 @@ typedef struct weir__page_change {
   weir_cu_mem_handle handle; /* IMPORT */
 } weir__page_change;
 
-/* Makes all of the changes or none. RELEASE and UNMAP stand alone in their transaction; the others may be mixed, and
- * those that are side by side come in the order of their addresses, so that one call of the driver serves several. On
- * failure aliases of pages that were to be released may be gone, which nothing relies on, a new mapping may be STUCK
+/* Makes all of the changes or none. RELEASE, FORGET and UNMAP stand alone in their transaction, and any number of SLEEP,
+ * or of WAKE, may share one; the others may be mixed, and those that are side by side come in the order of their
+ * addresses, so that one call of the driver serves several. On failure aliases of pages that were to be released may be gone, which nothing relies on, a new mapping may be STUCK
  * where it was to be, and the set has the failure. Transactions of RETURN alone call no driver and cannot fail. */
 bool weir__pages_change(weir__pages *pages, weir__page_change *changes, size_t count);
 
