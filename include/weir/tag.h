@@ -62,6 +62,11 @@ typedef struct weir_tag_info {
   size_t pools;             /* that belong to it, with its own */
   uint64_t reserved_bytes;  /* held from the driver now */
   uint64_t allocated_bytes; /* in blocks that are not freed, asleep or not */
+  uint64_t asleep_bytes;    /* of pages without memory, which a wake needs unless their blocks are freed before */
+  uint64_t kept_bytes;      /* in host memory, for the next wake */
+  uint64_t copied_bytes;    /* to the host and back, ever */
+  uint64_t
+      pinned_bytes; /* of host memory, for all tags of the device: what they keep, and what is ready for the next */
 } weir_tag_info;
 
 /* Sets `size` and makes the rest zero. */
@@ -69,6 +74,55 @@ static inline void weir_tag_info_init(weir_tag_info *info) { WEIR__INIT(info); }
 
 /* The caller sets info->size. */
 weir_status weir_tag_get_info(weir_tag *tag, weir_tag_info *info);
+
+/* ---- Sleep ---- */
+
+/* What becomes of the bytes of a tag that falls asleep. */
+typedef enum weir_tag_content {
+  WEIR_TAG_KEEP,   /* those of live blocks are copied to the host, and come back */
+  WEIR_TAG_DISCARD /* they are lost: blocks have any contents after the wake */
+} weir_tag_content;
+
+typedef struct weir_tag_sleep_options {
+  size_t size; /* sizeof(weir_tag_sleep_options) */
+  /* The streams whose work is waited for, if stream_count is not 0; otherwise all work on the device is. At the
+   * caller's risk: work of another stream on the tag's memory faults. */
+  const weir_cu_stream *streams;
+  size_t stream_count;
+  /* Called while bytes are copied, by one thread at a time; it must not call the allocator. May be NULL. */
+  void (*progress)(void *context, uint64_t done, uint64_t bytes);
+  void *context;
+} weir_tag_sleep_options;
+
+/* Sets `size` and the defaults. */
+static inline void weir_tag_sleep_options_init(weir_tag_sleep_options *options) { WEIR__INIT(options); }
+
+/* Returns the tag's memory to the device; all addresses stay. Waits for the work that was submitted to the device
+ * before the call. From then on no work may use the memory, and no graph that was captured in the tag may be launched,
+ * until the tag is awake; both are the caller's promise. Work that others submit meanwhile is not held up.
+ *
+ * The live bytes are copied to pinned host memory, and no others: those of blocks that are allocated, and in the pools
+ * of graphs all that was handed out during their captures. Free pages are returned.
+ *
+ * WEIR_ERROR_BAD_STATE if the tag is not awake, WEIR_ERROR_CAPTURE during a capture on the device, and
+ * WEIR_ERROR_NOT_SUPPORTED if a page may not lose its memory: it is fixed in place, other processes or devices use it,
+ * or the pool has no pages. WEIR_ERROR_HOST_OUT_OF_MEMORY if the host has too little memory. The tag is awake then. If
+ * the driver fails to unmap pages and to map them again, the call fails and the tag is asleep, whole.
+ *
+ * While the tag is asleep its blocks can be freed; requests in it fail with WEIR_ERROR_BAD_STATE. A tag that is asleep
+ * can be made to discard what it keeps. `options` may be NULL. */
+weir_status weir_tag_sleep(weir_tag *tag, weir_tag_content content, const weir_tag_sleep_options *options);
+
+/* Gives the tag memory again and copies back what it kept; returns when it can be used. Cached memory of the device is
+ * released first where that is needed. WEIR_ERROR_OUT_OF_MEMORY if there is still too little: then, and after any other
+ * failure, the tag is asleep as before. WEIR_ERROR_BAD_STATE if it is not asleep. Only `progress` and `context` of the
+ * options are used; they may be NULL. */
+weir_status weir_tag_wake(weir_tag *tag, const weir_tag_sleep_options *options);
+
+/* Pins as much host memory as the tag would need if it fell asleep now, within the budget (WEIR_SLEEP_PINNED): that is
+ * the larger part of the time of a first sleep. WEIR_ERROR_HOST_OUT_OF_MEMORY if the host, or the budget, has less: then
+ * nothing is pinned. */
+weir_status weir_tag_prepare(weir_tag *tag);
 
 /* The tag of a pool; *tag is NULL if it has none. */
 weir_status weir_pool_tag(weir_allocator *allocator, int device, weir_pool_id id, weir_tag **tag);

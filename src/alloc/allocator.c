@@ -42,6 +42,7 @@ static void heap_end(weir__heap *heap) {
     weir__sent_clear(heap, entered);
     weir__events_clear(heap);
     weir__heap_free_segments(heap);
+    weir__tags_end_sleep(heap);
     if (entered)
       weir__heap_leave(heap, previous);
     driver->DevicePrimaryCtxRelease(driver, heap->device);

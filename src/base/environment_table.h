@@ -44,6 +44,16 @@ WEIR__VARIABLE(IPC_TIMEOUT, ("WEIR_IPC_TIMEOUT"), NUMBER, -HUGE_VAL, HUGE_VAL,
                "a number of seconds above 0, or a negative number for no limit", "600",
                "when a message with memory that was freed expires, if no other process has received it")
 
+WEIR__VARIABLE(SLEEP_PINNED, ("WEIR_SLEEP_PINNED"), BYTES, 0, 18446744073709551615.0, "a size such as 32GiB",
+               "a quarter of the host's free memory, divided by the ranks on it",
+               "how many bytes of pinned memory are kept for the next tag that sleeps, on each device")
+WEIR__VARIABLE(
+    LOCAL_RANKS,
+    ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE",
+     "SLURM_NTASKS_PER_NODE"),
+    NUMBER, 1, 1 << 20, "a number from 1 to 1048576", "1",
+    "the processes of the job on this host, which share it; launchers set it, and the first that is set counts")
+
 WEIR__GROUP("Recording")
 WEIR__VARIABLE(RECORD, ("WEIR_RECORD"), SECURE, 0, 0, "a folder", "no recording",
                "where every allocator records its history, in a file that stays readable however the process ends")

@@ -1,10 +1,11 @@
 /*
- * The kernels of the core, as one small module. Every other kernel belongs to libweir_compute.
+ * The kernels of the core, as two small modules. Every other kernel belongs to libweir_compute.
  *
  *   weir_spin   keeps a stream busy (runtime/spin.c)
  *   weir_guard  fills memory with a pattern, and checks that memory still has it (alloc/guard/)
+ *   weir_copy_pieces  copies many pieces of memory, of the device and of the host (alloc/pools/carry.c)
  *
- * The driver compiles the module for its device. The software device runs no PTX: it knows these kernels by name.
+ * The driver compiles a module for its device. The software device runs no PTX: it knows these kernels by name.
  */
 #ifndef WEIR_DRIVER_KERNELS_H
 #define WEIR_DRIVER_KERNELS_H
@@ -14,7 +15,8 @@
 
 #include "weir/driver.h"
 
-extern const char weir__kernels_ptx[];
+extern const char weir__kernels_ptx[]; /* weir_spin and weir_guard */
+extern const char weir__copy_ptx[];    /* weir_copy_pieces */
 
 /* What weir_guard writes about bytes that differ. Memory that the device and the host see; `number` is written after
  * the rest, and then the flag becomes 1. */
@@ -38,7 +40,17 @@ typedef struct weir__guard_params {
   uint64_t dense, sparse; /* multiples of 16 */
 } weir__guard_params;
 
-/* Its threads per block. Each handles 16 bytes at a time, and any number of blocks handles all of them. */
+/* A piece of weir_copy_pieces. Addresses and bytes are multiples of 16. The parameters are the address of an array of
+ * these, which the device can read, and how many there are. */
+typedef struct weir__copy_piece {
+  weir_cu_deviceptr to, from;
+  uint64_t bytes;
+} weir__copy_piece;
+
+/* Its threads per block. Any number of blocks handles all pieces. */
+enum { WEIR__COPY_THREADS = 256 };
+
+/* Threads per block of weir_guard. Each handles 16 bytes at a time, and any number of blocks handles all of them. */
 enum { WEIR__GUARD_THREADS = 256 };
 
 #endif

@@ -118,8 +118,10 @@ void assert_valid(void) {
       for (size_t k = 0; k < s->memory.room; k++) {
         const weir__mapping *mapping = s->memory.slots[k];
         bool begins = mapping && mapping->address == s->memory.base + k * s->memory.slot;
-        mappings += begins;
-        pages += begins && weir__is_owner(mapping);
+        bool is_asleep = begins && weir__is_asleep(mapping), has_memory = is_asleep && mapping->page->handle;
+        mappings += begins && (!is_asleep || mapping->page->stays_mapped);
+        pages += begins && (weir__is_owner(mapping) || has_memory);
+        bytes += has_memory ? mapping->page->bytes : 0; /* it could not be released */
       }
     }
   }

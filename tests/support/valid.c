@@ -78,12 +78,15 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
     sum->unmapped++;
     if (!weir__has_pages(segment))
       wrong(w, "block %llx is unmapped in a fixed segment", at);
-    if (weir__has_pages(segment) &&
+    bool is_asleep =
+        !weir__is_awake(arena->pool->owner); /* then it has parts of pages, with memory if that could not be unmapped */
+    if (weir__has_pages(segment) && !is_asleep &&
         ((at - segment->memory.base) % segment->memory.slot || weir__block_bytes(b) % segment->memory.slot))
       wrong(w, "unmapped block %llx does not consist of whole pages", at);
     if (weir__tree_after(arena->unmapped, at - 1) != b)
       wrong(w, "block %llx is not in the tree of unmapped blocks", at);
-    for (uint64_t a = at; weir__has_pages(segment) && !weir__pages_move(segment) && a < at + weir__block_bytes(b);
+    for (uint64_t a = at;
+         weir__has_pages(segment) && !weir__pages_move(segment) && !is_asleep && a < at + weir__block_bytes(b);
          a += segment->memory.slot)
       if (weir__is_owner(weir__mapping_at(&segment->memory, a)))
         wrong(w, "unmapped block %llx has memory at %llx", at, (unsigned long long)a);
@@ -103,7 +106,8 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   }
   if (weir__has_pages(segment))
     for (uint64_t a = at; a < at + weir__block_bytes(b); a += segment->memory.slot)
-      if (!weir__is_owner(weir__mapping_at(&segment->memory, a)) && (active || !(b->paged & WEIR__PAGED_BARE)))
+      if (!weir__is_owner(weir__mapping_at(&segment->memory, a)) &&
+          !weir__is_asleep(weir__mapping_at(&segment->memory, a)) && (active || !(b->paged & WEIR__PAGED_BARE)))
         wrong(w, "block %llx has no memory at %llx", at, (unsigned long long)a);
 
   if (!active) {
@@ -126,7 +130,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   bool waits = b->state == WEIR__WAITING;
   const weir__use *uses = weir__block_uses(b);
   uint32_t events = waits ? weir__block_cold_of(b)->events : 0;
-  if (waits && !events && !uses && !(b->marks & (WEIR__MARK_SENT | WEIR__MARK_GUARDED)) &&
+  if (waits && !events && !uses && !(b->marks & (WEIR__MARK_SENT | WEIR__MARK_GUARDED | WEIR__MARK_LEFT)) &&
       !allocator->backend) /* stream-ordered and guarded memory waits for captures too */
     wrong(w, "block %llx waits for nothing", at);
   for (const weir__use *use = uses; use; use = use->next)
@@ -136,7 +140,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   count(&w->active_bytes, is_small, (int64_t)weir__block_bytes(b));
   count(&w->requested_bytes, is_small, (int64_t)b->requested);
   w->events += events;
-  w->waiting += waits && (uses || !events);
+  w->waiting += waits && !(b->marks & WEIR__MARK_LEFT) && (uses || !events);
   if (waits)
     return;
   count(&w->allocation, is_small, 1);
@@ -160,6 +164,21 @@ static void check_pages(walk *w, const weir__segment *segment) {
                              weir__is_alias(memory->slots[i])))
       wrong(w, "the page at %llx has moved, or has another size, in a segment whose pages stay",
             (unsigned long long)(memory->base + i * memory->slot));
+}
+
+/* The blocks and the pages of a tag that is awake are. */
+static void check_marks(walk *w, const weir__segment *segment) {
+  const weir__reservation *memory = &segment->memory;
+  bool is_awake = weir__is_awake(segment->arena->pool->owner);
+  uint64_t asleep = 0;
+  for (const weir__block *b = segment->first; b; b = weir__block_next(b))
+    if (weir__block_is_active(b) && !(b->marks & WEIR__MARK_ASLEEP) != is_awake)
+      wrong(w, "block %llx has the marks %x, which its tag contradicts", (unsigned long long)b->address, b->marks);
+  for (size_t i = 0; weir__has_pages(segment) && i < memory->room; i++)
+    asleep += weir__is_asleep(memory->slots[i]) ? memory->slot : 0;
+  if (asleep != segment->asleep || (asleep && is_awake))
+    wrong(w, "segment %llx has %llu bytes asleep, and counts %llu", (unsigned long long)memory->base,
+          (unsigned long long)asleep, (unsigned long long)segment->asleep);
 }
 
 /* The bits of moving pages say where they belong. */
@@ -201,11 +220,12 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
   if (address != s->memory.base + s->memory.bytes)
     wrong(w, "segment %llx is not covered by its blocks", base);
   check_pages(w, s);
+  check_marks(w, s);
   check_backed(w, s);
   if (weir__has_pages(s) && s->mapped != memory)
     wrong(w, "segment %llx counts %llu bytes of blocks, and has %llu", base, (unsigned long long)s->mapped,
           (unsigned long long)memory);
-  if (weir__pages_move(s))
+  if (weir__pages_move(s) || !weir__is_awake(s->arena->pool->owner))
     memory = s->memory.owned * s->memory.slot;
   if (weir__has_pages(s) && s->memory.owned * s->memory.slot != memory)
     wrong(w, "segment %llx has %zu pages but %llu bytes of blocks", base, s->memory.owned, (unsigned long long)memory);

@@ -13,6 +13,7 @@
 #include "alloc/cache/miss.h"
 #include "alloc/cache/pointer.h"
 #include "alloc/cache/private_pool.h"
+#include "alloc/cache/segment.h"
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uncached.h"
 #include "alloc/cache/uses.h"
@@ -427,6 +428,8 @@ static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *alloc
   } else {
     weir__private_pool *owner = weir__route_enter(heap, reasons, stream);
     status = weir__alloc(caller, heap, owner, bytes, stream, &address);
+    if (!status && owner && owner->tag && atomic_load(&heap->captures))
+      weir__note_captured(heap, address);
     weir__route_leave(owner);
   }
   if (!status)
@@ -459,7 +462,7 @@ static weir_status free_block(const char *caller, weir_allocator *allocator, uin
   }
   weir__heap *heap = arena->pool->heap;
   WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
-  bool later = block->marks & (WEIR__MARKS_SHARED | WEIR__MARK_GUARDED);
+  bool later = block->marks & WEIR__MARKS_SLOW;
   if (later || weir__slow_reasons(heap) & WEIR__SLOW_AGING) /* ages must be exact: no lazy free */
     weir__arena_flush(arena);
   if (later)

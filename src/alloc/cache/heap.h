@@ -64,6 +64,8 @@ typedef struct weir__segment weir__segment;
 typedef struct weir__private_pool weir__private_pool;
 typedef struct weir__backend_port weir__backend_port;
 typedef struct weir__guard_port weir__guard_port;
+typedef struct weir__kept weir__kept;
+typedef struct weir__sleeper weir__sleeper;
 
 /* What a pool obtains memory by (growth.h). */
 typedef enum weir__growth_kind {
@@ -165,7 +167,11 @@ struct weir_tag {
   char *name;
   weir__private_pool *pool; /* its own */
   weir_tag_state state;
-  weir_tag *next; /* in heap->tags */
+  weir__kept *kept;      /* what it keeps while it is not awake, NULL if that is nothing; changed with the sleeper's
+                              * lock held too */
+  uint64_t asleep_bytes; /* of pages that have no memory */
+  uint64_t copied_bytes; /* to the host and back, ever */
+  weir_tag *next;        /* in heap->tags */
 };
 
 /* Memory of the driver. An expandable segment is a reservation into which pages are mapped (pages.h). */
@@ -177,9 +183,13 @@ struct weir__segment {
   uint64_t mapped;                /* bytes of its blocks that are not unmapped */
   uint64_t *backed;               /* of moving pages: a bit for each slot, whether a page belongs there (move.c) */
   size_t backed_room;             /* words */
+  uint64_t asleep;                /* of a tag: bytes of pages without memory, which are not charged */
+  uint64_t *to_graphs;            /* of a tag: a bit for each unit, whether it was handed out in a capture ... */
+  size_t to_graphs_room;          /* words */
   weir__growth_kind growth;       /* of the pool when it was made */
   bool has_large_pages;           /* of a tag: its pages have several slots (segment.c) */
   bool oversize;                  /* counted as oversize */
+  bool all_to_graphs;             /* ... or whether all of them count as such */
   bool captured;                  /* of a back end: memory that belongs to a graph */
   uint32_t stack;                 /* of the request that caused it; 0 if none was recorded */
   weir__segment *previous, *next; /* in heap->segments, guarded by the heap's lock */
@@ -256,6 +266,7 @@ struct weir__heap {
   WEIR__POOLS;                          /* the default pool */
   weir__private_pool *private_pools;    /* most recent first */
   weir_tag *tags;                       /* in the order of their creation */
+  weir__sleeper *sleeper;               /* NULL until there is a tag (pools/kept.h) */
   size_t pool_count, pools_since_sweep; /* of these; and how many were created since released ones were last dropped */
   _Atomic(weir__private_pool *) dropped_pools; /* whose destroy function is called once no lock is held */
   weir__segment *segments;

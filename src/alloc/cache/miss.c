@@ -237,7 +237,10 @@ static weir__block *refill_with_driver(const char *caller, weir__heap *heap, wei
   if (!reuses)
     *status = weir__reject(caller, heap, arena->stream, settings, segment_bytes, requested);
   if (!*status && !(block = weir__refill(heap, arena, settings, size))) {
-    if (heap->pages.failure)
+    if (!weir__is_awake(arena->pool->owner)) { /* a callback has put it to sleep */
+      weir__mutex_unlock(&heap->lock);
+      *status = weir__not_awake(caller, arena->pool->owner->tag);
+    } else if (heap->pages.failure)
       *status = weir__unlock_with_driver_error(caller, heap);
     else if (!reuses || !(*status = weir__reject(caller, heap, arena->stream, settings, segment_bytes, requested)))
       *status = weir__out_of_memory(caller, heap, arena, size, segment_bytes);
@@ -252,7 +255,12 @@ weir_status weir__alloc_miss(const char *caller, weir__heap *heap, weir__arena *
   if (status)
     return status;
   weir__mutex_lock(&heap->lock);
-  weir__block *block = refill_with_driver(caller, heap, arena, settings, size, requested, &status);
+  weir__block *block = NULL;
+  if (!weir__is_awake(arena->pool->owner)) {
+    weir__mutex_unlock(&heap->lock);
+    status = weir__not_awake(caller, arena->pool->owner->tag);
+  } else
+    block = refill_with_driver(caller, heap, arena, settings, size, requested, &status);
   if (!block) {
     weir__pools_finalize(heap);
     return status;

@@ -106,6 +106,11 @@ weir_status weir__no_pool(const char *caller, weir_pool_id id) {
                     (unsigned long long)id.first, (unsigned long long)id.second);
 }
 
+weir_status weir__not_awake(const char *caller, const weir_tag *tag) {
+  return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the tag '%s' is %s; wake it first", caller, tag->name,
+                    weir_tag_state_name(tag->state));
+}
+
 /* ---- Which pool serves a request ---- */
 
 bool weir__stream_joined(weir_driver *driver, weir_cu_stream origin, weir_cu_stream stream) {

@@ -21,6 +21,14 @@ weir_status weir__no_pool(const char *caller, weir_pool_id id);
 /* Whether a pool is the one that its tag was created with. */
 static inline bool weir__is_own_pool(const weir__private_pool *pool) { return pool->tag && pool->tag->pool == pool; }
 
+/* Whether a pool may grow: it has no tag, or one that is awake. NULL for the default pool. */
+static inline bool weir__is_awake(const weir__private_pool *pool) {
+  return !pool || !pool->tag || pool->tag->state == WEIR_TAG_AWAKE;
+}
+
+/* Fails a call that needs the memory of a tag which is not awake. */
+weir_status weir__not_awake(const char *caller, const weir_tag *tag);
+
 /* The tag of the thread's innermost scope on this device; NULL if it has none. Needs no lock. */
 weir_tag *weir__thread_tag(const weir__heap *heap);
 

@@ -16,6 +16,7 @@
 #include "alloc/cache/growth.h"
 #include "alloc/cache/move.h"
 #include "alloc/cache/trace.h"
+#include "alloc/cache/uses.h"
 #include "alloc/memory/pages.h"
 #include "alloc/memory/stat.h"
 #include "base/array.h"
@@ -86,6 +87,7 @@ void weir__segment_unlink(weir__heap *heap, weir__segment *segment) {
 void weir__segment_delete(weir__segment *segment) {
   count_of_arena(segment->arena, -1);
   free(segment->backed);
+  free(segment->to_graphs);
   free(segment);
 }
 
@@ -287,7 +289,7 @@ static weir__block *cut_unmapped(weir__segment *segment, weir__block *block, uin
 }
 
 /* A range inside an unmapped block becomes free. Returns the free block that it is merged into. */
-static weir__block *range_map(weir__segment *segment, uint64_t address, uint64_t bytes) {
+static weir__block *become_free(weir__segment *segment, uint64_t address, uint64_t bytes) {
   weir__arena *arena = segment->arena;
   weir__block *block = cut_unmapped(segment, weir__tree_at(arena->unmapped, address), address);
   if (bytes < weir__block_bytes(block))
@@ -299,6 +301,12 @@ static weir__block *range_map(weir__segment *segment, uint64_t address, uint64_t
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__arena_insert(arena, block);
   segment->mapped += bytes;
+  return block;
+}
+
+/* The same, with pages that have been made for it. */
+static weir__block *range_map(weir__segment *segment, uint64_t address, uint64_t bytes) {
+  weir__block *block = become_free(segment, address, bytes);
   if (!weir__pages_move(segment))
     weir__count_pages(segment, address, bytes, true);
   return block;
@@ -635,6 +643,118 @@ static weir__block *grow_reservation(weir__heap *heap, weir__arena *arena, const
   return block;
 }
 
+/* ---- Sleep ---- */
+
+/* A free block becomes address space without memory, which the counts of reserved bytes do not show. */
+static weir__block *hide(weir__segment *segment, weir__block *block) {
+  weir__arena *arena = segment->arena;
+  segment->mapped -= weir__block_bytes(block);
+  weir__index_remove(&arena->free, block);
+  block->state = WEIR__UNMAPPED;
+  weir__arena_merge(arena, segment, block, weir__block_previous(block));
+  weir__arena_merge(arena, segment, block, weir__block_next(block));
+  weir__tree_insert(&arena->unmapped, block);
+  return block;
+}
+
+bool weir__segment_hide(weir__heap *heap, weir__segment *segment) {
+  weir__arena *arena = segment->arena;
+  bool is_of_graph = segment->memory.pins & WEIR__PIN_GRAPH;
+  size_t parts = 0;
+  for (weir__block *block = segment->first; block; block = weir__block_next(block))
+    parts += block->state == WEIR__FREE;
+  /* To show them again, each takes two blocks more; to release pages before that, as well. */
+  if (!weir__slab_reserve(&arena->blocks, sizeof(weir__block), 4 * parts + 2))
+    return false;
+  for (weir__block *block = segment->first; block; block = weir__block_next(block)) {
+    weir__range pages = {0, 0};
+    if (weir__block_is_active(block))
+      weir__block_mark(block, WEIR__MARK_ASLEEP, true);
+    if (block->state == WEIR__FREE && !is_of_graph)
+      pages = whole_steps(segment, block);
+    weir__block *gone = pages.bytes ? carve(heap, segment, block, pages) : NULL;
+    block = gone ? gone : block;
+  }
+  for (weir__block *block = segment->first; block; block = weir__block_next(block))
+    if (block->state == WEIR__FREE)
+      block = hide(segment, block);
+  return true;
+}
+
+void weir__segment_settle(weir__segment *segment) {
+  for (weir__block *block = segment->first; block; block = weir__block_next(block))
+    if (weir__block_is_active(block) && block->marks & WEIR__MARK_LEFT)
+      block = hide(segment, weir__arena_release(segment->arena, block));
+}
+
+/* The first range of an unmapped block, from an address on, that has memory; 0 bytes if there is none. */
+static weir__range backed_part(const weir__segment *segment, const weir__block *block) {
+  const weir__reservation *memory = &segment->memory;
+  uint64_t end = block->address + weir__block_bytes(block), most = memory->base + memory->room * memory->slot;
+  uint64_t from = block->address;
+  end = end < most ? end : most;
+  while (from < end && !weir__is_owner(weir__mapping_at(memory, from)))
+    from = memory->base + ((from - memory->base) / memory->slot + 1) * memory->slot;
+  uint64_t to = from;
+  while (to < end && weir__is_owner(weir__mapping_at(memory, to)))
+    to = weir__mapping_end(weir__mapping_at(memory, to));
+  to = to < end ? to : end;
+  return (weir__range){from, to > from ? to - from : 0};
+}
+
+void weir__segment_show(weir__heap *heap, weir__segment *segment) {
+  for (weir__block *block = segment->first; block; block = weir__block_next(block)) {
+    weir__range part = {0, 0};
+    if (weir__block_is_active(block))
+      block = weir__block_wake(heap, segment->arena, block);
+    if (block->state == WEIR__UNMAPPED)
+      part = backed_part(segment, block);
+    if (part.bytes)
+      block = become_free(segment, part.address, part.bytes);
+  }
+}
+
+/* ---- What graphs may use ---- */
+
+static size_t unit_of(const weir__segment *segment, uint64_t address) {
+  return (size_t)((address - segment->memory.base) / WEIR__UNIT);
+}
+
+/* Without host memory for the bits, the whole segment counts as captured. */
+void weir__note_captured(weir__heap *heap, uint64_t address) {
+  weir__live_place place;
+  weir__mutex_lock(&heap->lock);
+  weir__segment *segment = weir__segment_at(heap, address);
+  weir__arena_lock(segment->arena);
+  const weir__block *block = weir__live_find(&segment->arena->live, address, &place);
+  size_t from = unit_of(segment, address), to = from + block->units;
+  size_t before = segment->to_graphs_room;
+  if (weir__has_pages(segment) && !segment->all_to_graphs) {
+    if (WEIR__RESERVE(segment->to_graphs, segment->to_graphs_room, to / 64 + 1)) {
+      memset(segment->to_graphs + before, 0, (segment->to_graphs_room - before) * sizeof *segment->to_graphs);
+      for (size_t i = from; i < to; i++)
+        segment->to_graphs[i / 64] |= 1ull << i % 64;
+    } else
+      segment->all_to_graphs = true;
+  }
+  weir__arena_unlock(segment->arena);
+  weir__mutex_unlock(&heap->lock);
+}
+
+static bool is_captured_at(const weir__segment *segment, uint64_t address) {
+  size_t unit = unit_of(segment, address);
+  return segment->all_to_graphs ||
+         (unit / 64 < segment->to_graphs_room && (segment->to_graphs[unit / 64] >> unit % 64 & 1));
+}
+
+uint64_t weir__captured_run(const weir__segment *segment, uint64_t address, uint64_t end, bool *is_captured) {
+  *is_captured = is_captured_at(segment, address);
+  uint64_t at = address + WEIR__UNIT;
+  while (at < end && is_captured_at(segment, at) == *is_captured)
+    at += WEIR__UNIT;
+  return at;
+}
+
 bool weir__over_limit(weir__heap *heap, const weir__arena *arena, uint64_t bytes) {
   const weir__account *by;
   bool is_over = weir__account_headroom(&arena->account.account, WEIR__LIMIT_HARD, &by) < bytes;
@@ -649,6 +769,8 @@ weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__s
   weir__growth_kind growth = weir__growth_of(settings, arena->pool);
   heap->pages.failure = WEIR_CU_SUCCESS;
   heap->refused_by = NULL;
+  if (!weir__is_awake(arena->pool->owner)) /* since the request began */
+    return NULL;
   if (growth == WEIR__GROWTH_MOVING) /* how much it needs beyond the pages that move is known only afterwards */
     return grow_reservation(heap, arena, settings, bytes, growth);
   if (growth == WEIR__GROWTH_APART)

@@ -41,6 +41,26 @@ bool weir__has_left_reservations(const weir__heap *heap, const weir__arena *aren
  * stream has passed their last use. */
 void weir__release_reservations(weir__heap *heap, weir__arena *arena, bool is_idle);
 
+/* ---- Sleep (pools/sleep.c). The arena's lock is held too, and the segment has pages that stay ---- */
+
+/* Releases the whole pages of free blocks, unless graphs write there, and takes what is left of these blocks out of the
+ * index, as address space without memory. Marks active blocks: their frees wait until weir__segment_show. False without
+ * host memory, with nothing changed. */
+bool weir__segment_hide(weir__heap *heap, weir__segment *segment);
+
+/* The reverse, where the segment has pages with memory. */
+void weir__segment_show(weir__heap *heap, weir__segment *segment);
+
+/* While the segment is asleep: completes the frees of blocks that were freed meanwhile. */
+void weir__segment_settle(weir__segment *segment);
+
+/* Notes that a block was handed out while a stream is captured: its bytes are live from then on, freed or not. No lock
+ * is held. */
+void weir__note_captured(weir__heap *heap, uint64_t address);
+
+/* The end of the run of units from an address on, up to `end`, that are alike: noted, or not. */
+uint64_t weir__captured_run(const weir__segment *segment, uint64_t address, uint64_t end, bool *is_captured);
+
 /* The end of a heap: all of its segments. No arena's lock is held. */
 void weir__heap_free_segments(weir__heap *heap);
 

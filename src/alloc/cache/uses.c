@@ -53,25 +53,39 @@ bool weir__stream_is_idle(weir__heap *heap, weir_cu_stream stream) {
   return is_idle;
 }
 
-/* Releases a block that no stream uses any more. The arena's lock is held. */
-static void block_done(weir__heap *heap, weir__block *block) {
-  if (heap->allocator->backend) {
-    heap->allocator->backend->calls->block_done(heap, block);
-    return;
-  }
-  weir__arena *arena = weir__block_arena(heap, block);
-  const weir__guard_port *guard = heap->allocator->guard;
-  if (!guard || !(block->marks & WEIR__MARK_GUARDED) || !guard->calls->keep(heap, arena, block))
-    weir__end_block(heap, arena, block);
-}
-
-void weir__end_block(weir__heap *heap, weir__arena *arena, weir__block *block) {
+static weir__block *end_block(weir__heap *heap, weir__arena *arena, weir__block *block) {
   bool stands_apart = weir__settings_of(heap)->guard == WEIR__GUARD_FULL &&
                       weir__growth_of(weir__settings_of(heap), arena->pool) == WEIR__GROWTH_APART &&
                       weir__segment_of(heap, block)->growth == WEIR__GROWTH_APART;
   block = weir__arena_release(arena, block);
-  if (stands_apart && !weir__block_is_split(block))
-    weir__release_segment(heap, block);
+  bool is_gone = stands_apart && !weir__block_is_split(block) && weir__release_segment(heap, block);
+  return is_gone ? NULL : block;
+}
+
+void weir__end_block(weir__heap *heap, weir__arena *arena, weir__block *block) { end_block(heap, arena, block); }
+
+/* Releases a block of the cache that no stream uses any more, and returns the free one that it becomes a part of; or
+ * the block itself if guard keeps it, or NULL if its segment is gone. */
+static weir__block *release(weir__heap *heap, weir__arena *arena, weir__block *block) {
+  const weir__guard_port *guard = heap->allocator->guard;
+  bool is_kept = guard && block->marks & WEIR__MARK_GUARDED && guard->calls->keep(heap, arena, block);
+  return is_kept ? block : end_block(heap, arena, block);
+}
+
+/* A block that no stream uses any more. The arena's lock is held. */
+static void block_done(weir__heap *heap, weir__block *block) {
+  if (heap->allocator->backend)
+    heap->allocator->backend->calls->block_done(heap, block);
+  else if (block->marks & WEIR__MARK_ASLEEP)
+    weir__block_mark(block, WEIR__MARK_LEFT, true);
+  else
+    release(heap, weir__block_arena(heap, block), block);
+}
+
+weir__block *weir__block_wake(weir__heap *heap, weir__arena *arena, weir__block *block) {
+  bool was_left = block->marks & WEIR__MARK_LEFT;
+  weir__block_mark(block, WEIR__MARK_ASLEEP | WEIR__MARK_LEFT, false);
+  return was_left ? release(heap, arena, block) : block;
 }
 
 void weir__block_collected(weir__heap *heap, weir__block *block) {

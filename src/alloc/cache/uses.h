@@ -19,6 +19,10 @@ void weir__block_collected(weir__heap *heap, weir__block *block);
  * arena's lock is held too. */
 void weir__end_block(weir__heap *heap, weir__arena *arena, weir__block *block);
 
+/* The tag of an active block is awake again: completes its free if it was freed meanwhile. Returns the block, or the
+ * free one that it has become a part of. The arena's lock is held too. */
+weir__block *weir__block_wake(weir__heap *heap, weir__arena *arena, weir__block *block);
+
 /* Releases blocks whose events have completed. */
 void weir__poll_events(weir__heap *heap, weir_cu_stream current);
 

@@ -473,7 +473,8 @@ static void check_arena(weir__heap *heap, weir__arena *arena) {
     for (int slot = 0; slot < WEIR__LIVE_SLOTS; slot++) {
       const weir__live_bucket *bucket = &arena->live.buckets[i];
       const weir__block *block = bucket->tags[slot] ? bucket->blocks[slot] : NULL;
-      if (!block || block->state != WEIR__ALLOCATED || !(block->marks & WEIR__MARK_GUARDED))
+      if (!block || block->state != WEIR__ALLOCATED || !(block->marks & WEIR__MARK_GUARDED) ||
+          block->marks & WEIR__MARK_ASLEEP)
         continue;
       weir__guarded check = describe(arena, block, WEIR__GUARD_AT_CHECK);
       if (stands_apart(heap, check.address))

@@ -23,6 +23,7 @@
 #include "alloc/cache/backend_port.h"
 #include "alloc/cache/growth.h"
 #include "alloc/cache/pointer.h"
+#include "alloc/cache/private_pool.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/uncached.h"
 #include "base/environment.h"
@@ -138,6 +139,8 @@ static weir_status export_failed(const char *caller, const weir__heap *heap, wei
 /* Exports the pages of a live block. The heap's lock is held. */
 static weir_status name_pages(const char *caller, weir__heap *heap, const weir__segment *segment, uint64_t address,
                               uint64_t bytes, weir__ipc_name *name) {
+  if (!weir__is_awake(segment->arena->pool->owner))
+    return weir__not_awake(caller, segment->arena->pool->owner->tag);
   if (!heap->shares_pages)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: memory allocated with expandable_segments:True cannot be shared between processes on this "

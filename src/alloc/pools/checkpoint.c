@@ -147,6 +147,8 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
     status = weir__no_pool(__func__, id);
   else if (pool->is_released)
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Not expected to checkpoint freeable graph", __func__);
+  else if (!weir__is_awake(pool))
+    status = weir__not_awake(__func__, pool->tag);
   else {
     lock_pool(pool, true);
     size_t blocks = 0;
@@ -277,6 +279,10 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   if (!pool || pool->is_released) {
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find private pool id {%llu, %llu}", __func__,
                         (unsigned long long)checkpoint->id.first, (unsigned long long)checkpoint->id.second);
+    goto unlock;
+  }
+  if (!weir__is_awake(pool)) {
+    status = weir__not_awake(__func__, pool->tag);
     goto unlock;
   }
   /* All checks come first: once the restore begins, only the lack of host memory can stop it. */

@@ -25,8 +25,9 @@ bool weir__thread_scope_close(const weir__private_pool *pool);
  * stands for a pool that is going to be created. The heap's lock is held. */
 weir_status weir__tag_check(const char *caller, const weir__heap *heap, const weir__private_pool *pool);
 
-/* Deletes the tags of a heap that is being destroyed. */
+/* Deletes the tags of a heap that is being destroyed, and before that, with its context current, what they keep. */
 void weir__tags_clear(weir__heap *heap);
+void weir__tags_end_sleep(weir__heap *heap);
 
 /* Hooks of the runtime's graphs: open and close the scope of a capture, whose streams allocate from the pool. */
 weir_status weir__capture_begin(void *allocator, int device, weir_pool_id id, weir_cu_stream stream);

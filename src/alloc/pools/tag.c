@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc/cache/backend_port.h"
+#include "alloc/pools/kept.h"
 #include "alloc/pools/pool.h"
 #include "base/thread.h"
 #include "weir/tag.h"
@@ -41,6 +42,8 @@ static weir_status create(weir__heap *heap, const char *name, uint64_t number, w
   weir_pool_options options;
   weir_pool_options_init(&options);
   weir_pool_id id = {number, POOLS_OF_TAGS};
+  if (!heap->sleeper && !(heap->sleeper = weir__sleeper_new()))
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "weir_tag_open: out of host memory");
   weir_tag *made = calloc(1, sizeof *made);
   char *copy = strdup(name);
   if (!made || !copy)
@@ -95,6 +98,8 @@ void weir__tags_clear(weir__heap *heap) {
     free(tag->name);
     free(tag);
   }
+  weir__sleeper_delete(heap->sleeper);
+  heap->sleeper = NULL;
 }
 
 /* ---- Scopes ---- */
@@ -186,6 +191,10 @@ weir_status weir_tag_get_info(weir_tag *tag, weir_tag_info *info) {
   weir_tag_info known = {.size = info->size, .name = tag->name, .device = heap->device, .pool = tag->pool->id};
   weir__mutex_lock(&heap->lock);
   known.state = tag->state;
+  known.asleep_bytes = tag->asleep_bytes;
+  known.kept_bytes = tag->kept ? tag->kept->bytes : 0;
+  known.copied_bytes = tag->copied_bytes;
+  known.pinned_bytes = atomic_load(&heap->sleeper->pinned);
   weir__accounts_revoke(&heap->accounts); /* so that the published counts are exact */
   for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
     if (pool->tag == tag)

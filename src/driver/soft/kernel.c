@@ -124,8 +124,19 @@ void weir__soft_guard_look(const struct soft *soft, const struct soft_stream *st
         user->s.is_legacy ? 1 : (uint64_t)weir__handle_of(&soft->m.streams, user); /* CU_STREAM_LEGACY is 1 */
 }
 
+static weir_cu_result copy_pieces(const weir_soft_launch *launch) {
+  uint64_t pieces, count;
+  memcpy(&pieces, launch->params[0], sizeof pieces);
+  memcpy(&count, launch->params[1], sizeof count);
+  for (const weir__copy_piece *p = (const weir__copy_piece *)pieces; count; p++, count--)
+    memcpy((void *)p->to, (const void *)p->from, (size_t)p->bytes);
+  return WEIR_CU_SUCCESS;
+}
+
 weir_status weir__soft_add_kernels(struct soft *soft) {
   static const size_t sizes[WEIR__GUARD_PARAMS] = {8, 8, 8, 8, 8, 8, 8, 8, 8, 8};
   _Static_assert(sizeof(weir__guard_params) == sizeof sizes, "parameters of 64 bits");
-  return weir_soft_register_kernel(&soft->m.table, "weir_guard", weir__soft_guard, WEIR__GUARD_PARAMS, sizes);
+  weir_status status = weir_soft_register_kernel(&soft->m.table, "weir_copy_pieces", copy_pieces, 2, sizes);
+  return status ? status
+                : weir_soft_register_kernel(&soft->m.table, "weir_guard", weir__soft_guard, WEIR__GUARD_PARAMS, sizes);
 }
