@@ -6,7 +6,7 @@
  * Blocks of 16 to 128 MiB fill so many GiB, 31.2 by default on a GPU, and then 30 % of them are freed. Every block has
  * its own contents, which are checked. The lines:
  *
- *   cold        the first sleep, with no host memory pinned, and the wake after it
+ *   cold        the first sleep, before any host memory is pinned, and the wake after it
  *   warm        the median and the longest of the later ones
  *   discard     a quarter of the bytes, which are not kept
  *   100,000 blocks   as many live bytes in small blocks

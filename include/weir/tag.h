@@ -120,8 +120,8 @@ weir_status weir_tag_sleep(weir_tag *tag, weir_tag_content content, const weir_t
 weir_status weir_tag_wake(weir_tag *tag, const weir_tag_sleep_options *options);
 
 /* Pins as much host memory as the tag would need if it fell asleep now, within the budget (WEIR_SLEEP_PINNED): that is
- * the larger part of the time of a first sleep. WEIR_ERROR_HOST_OUT_OF_MEMORY if the host, or the budget, has less: then
- * nothing is pinned. */
+ * the larger part of the time of a first sleep. WEIR_ERROR_HOST_OUT_OF_MEMORY, with nothing pinned, if the host or the
+ * budget has less. */
 weir_status weir_tag_prepare(weir_tag *tag);
 
 /* The tag of a pool; *tag is NULL if it has none. */

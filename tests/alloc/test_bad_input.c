@@ -851,6 +851,9 @@ TEST(tags) {
   assert_error_says(INVALID_ARGUMENT, "tag is NULL", weir_tag_begin(NULL));
   assert_error_says(INVALID_ARGUMENT, "tag is NULL", weir_tag_end(NULL));
   assert_error_says(INVALID_ARGUMENT, "tag is NULL", weir_tag_get_info(NULL, &info));
+  assert_error_says(INVALID_ARGUMENT, "tag is NULL", weir_tag_sleep(NULL, WEIR_TAG_KEEP, NULL));
+  assert_error_says(INVALID_ARGUMENT, "tag is NULL", weir_tag_wake(NULL, NULL));
+  assert_error_says(INVALID_ARGUMENT, "tag is NULL", weir_tag_prepare(NULL));
   assert_string_equal(weir_tag_state_name((weir_tag_state)-7), "unknown");
   assert_string_equal(weir_tag_state_name((weir_tag_state)99), "unknown");
   open_all();
@@ -875,5 +878,14 @@ TEST(tags) {
   assert_error_says(INVALID_ARGUMENT, "size", weir_tag_get_info(tag, &unset));
   assert_int_equal(unset.pools, 77);
   assert_error_says(BAD_STATE, "not in the scope", weir_tag_end(tag));
+  assert_error_says(INVALID_ARGUMENT, "content is 7", weir_tag_sleep(tag, (weir_tag_content)7, NULL));
+  weir_tag_sleep_options options;
+  weir_tag_sleep_options_init(&options);
+  options.stream_count = 1;
+  assert_error_says(INVALID_ARGUMENT, "streams is NULL", weir_tag_sleep(tag, WEIR_TAG_KEEP, &options));
+  assert_error_says(INVALID_ARGUMENT, "streams is NULL", weir_tag_wake(tag, &options));
+  options.size = 1;
+  assert_error(INVALID_ARGUMENT, weir_tag_sleep(tag, WEIR_TAG_KEEP, &options));
+  assert_error(BAD_STATE, weir_tag_wake(tag, NULL));
   close_all();
 }

@@ -132,7 +132,7 @@ TEST(discarded_memory_costs_no_copy) {
   assert_int_equal(info().kept_bytes, 0);
   void *other = get(400 * MIB, NULL); /* the memory is there for others */
   put(other);
-  wake_up(); /* which gives back what is only cached */
+  wake_up(); /* which releases what is only cached */
   memset(p, 1, 200 * MIB);
   assert_int_equal(calls(WEIR_CALL_MemcpyAsync), copies);
   assert_int_equal(info().copied_bytes, 0);

@@ -1,5 +1,5 @@
 /*
- * Each driver call of a sleep and of a wake fails once: the tag is then awake or asleep, whole, and its bytes are there.
+ * Each driver call of a sleep and of a wake fails once. The tag is then awake or asleep, whole, with its bytes.
  */
 #include <string.h>
 

@@ -45,6 +45,9 @@ static void tags(void) {
   weir_cu_stream stream = NULL;
   MUST(weir_allocator_create(current_driver(), NULL, &allocator) == WEIR_OK);
 #include "sleep_1.inc"
+  weir_tag_info info;
+  weir_tag_info_init(&info);
+  MUST(weir_tag_get_info(weights, &info) == WEIR_OK && info.state == WEIR_TAG_AWAKE && info.copied_bytes);
   MUST(weir_allocator_free(allocator, layer) == WEIR_OK);
   weir_allocator_destroy(allocator);
 }

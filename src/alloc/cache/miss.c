@@ -238,8 +238,8 @@ static weir__block *refill_with_driver(const char *caller, weir__heap *heap, wei
     *status = weir__reject(caller, heap, arena->stream, settings, segment_bytes, requested);
   if (!*status && !(block = weir__refill(heap, arena, settings, size))) {
     if (!weir__is_awake(arena->pool->owner)) { /* a callback has put it to sleep */
-      weir__mutex_unlock(&heap->lock);
       *status = weir__not_awake(caller, arena->pool->owner->tag);
+      weir__mutex_unlock(&heap->lock);
     } else if (heap->pages.failure)
       *status = weir__unlock_with_driver_error(caller, heap);
     else if (!reuses || !(*status = weir__reject(caller, heap, arena->stream, settings, segment_bytes, requested)))
@@ -257,8 +257,8 @@ weir_status weir__alloc_miss(const char *caller, weir__heap *heap, weir__arena *
   weir__mutex_lock(&heap->lock);
   weir__block *block = NULL;
   if (!weir__is_awake(arena->pool->owner)) {
-    weir__mutex_unlock(&heap->lock);
     status = weir__not_awake(caller, arena->pool->owner->tag);
+    weir__mutex_unlock(&heap->lock);
   } else
     block = refill_with_driver(caller, heap, arena, settings, size, requested, &status);
   if (!block) {

@@ -139,8 +139,8 @@ weir_cu_result weir__pages_failure(const weir__pages *pages);
 weir_cu_result weir__reservation_open(weir__pages *pages, weir__reservation *reservation, uint64_t bytes,
                                       uint64_t slot);
 
-/* Unmaps what has no owner in it, and frees the addresses. No page belongs there, asleep or not. On failure the reservation can still
- * be used. */
+/* Unmaps what has no owner in it, and frees the addresses. No page belongs there, asleep or not. On failure the
+ * reservation can still be used. */
 weir_cu_result weir__reservation_close(weir__pages *pages, weir__reservation *reservation);
 
 /* The end, whatever the driver says: also pages that belong there are unmapped and released. */
@@ -208,9 +208,10 @@ typedef struct weir__page_change {
 } weir__page_change;
 
 /* Makes all of the changes or none. RELEASE, FORGET and UNMAP stand alone in their transaction, and any number of SLEEP,
- * or of WAKE, may share one; the others may be mixed, and those that are side by side come in the order of their
- * addresses, so that one call of the driver serves several. On failure aliases of pages that were to be released may be gone, which nothing relies on, a new mapping may be STUCK
- * where it was to be, and the set has the failure. Transactions of RETURN alone call no driver and cannot fail. */
+ * or of WAKE, may share one. The others may be mixed, and those that are side by side come in the order of their
+ * addresses, so that one call of the driver serves several. On failure aliases of pages that were to be released or to
+ * sleep may be gone, which nothing relies on, a new mapping may be STUCK where it was to be, and the set has the
+ * failure. Transactions of RETURN alone call no driver and cannot fail. */
 bool weir__pages_change(weir__pages *pages, weir__page_change *changes, size_t count);
 
 /* Unmaps all that is mapped in a range and belongs elsewhere, or nowhere. False if the driver fails. */
