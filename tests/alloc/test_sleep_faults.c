@@ -6,12 +6,12 @@
 #include "moving_fixture.h"
 #include "weir/tag.h"
 
-enum { BLOCKS = 28 };
+enum { BLOCKS = 14 };
 static weir_tag *tag;
 static void *blocks[BLOCKS];
 static weir_tag_content content;
 
-static uint64_t size_of(int i) { return i % 8 ? (uint64_t)(i + 1) * 8 * KIB : (uint64_t)(i + 1) * 200 * KIB; }
+static uint64_t size_of(int i) { return i % 8 ? (uint64_t)(i + 1) * 24 * KIB : (uint64_t)(i + 1) * 200 * KIB; }
 
 static weir_tag_state tag_state(void) {
   weir_tag_info info;

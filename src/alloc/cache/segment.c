@@ -15,6 +15,7 @@
 #include "alloc/cache/arena.h"
 #include "alloc/cache/growth.h"
 #include "alloc/cache/move.h"
+#include "alloc/cache/private_pool.h"
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uses.h"
 #include "alloc/memory/pages.h"
@@ -667,7 +668,7 @@ bool weir__segment_hide(weir__heap *heap, weir__segment *segment) {
   if (!weir__slab_reserve(&arena->blocks, sizeof(weir__block), 4 * parts + 2))
     return false;
   for (weir__block *block = segment->first; block; block = weir__block_next(block)) {
-    weir__range pages = {0, 0};
+    range pages = {0, 0};
     if (weir__block_is_active(block))
       weir__block_mark(block, WEIR__MARK_ASLEEP, true);
     if (block->state == WEIR__FREE && !is_of_graph)
@@ -688,7 +689,7 @@ void weir__segment_settle(weir__segment *segment) {
 }
 
 /* The first range of an unmapped block, from an address on, that has memory; 0 bytes if there is none. */
-static weir__range backed_part(const weir__segment *segment, const weir__block *block) {
+static range backed_part(const weir__segment *segment, const weir__block *block) {
   const weir__reservation *memory = &segment->memory;
   uint64_t end = block->address + weir__block_bytes(block), most = memory->base + memory->room * memory->slot;
   uint64_t from = block->address;
@@ -699,12 +700,12 @@ static weir__range backed_part(const weir__segment *segment, const weir__block *
   while (to < end && weir__is_owner(weir__mapping_at(memory, to)))
     to = weir__mapping_end(weir__mapping_at(memory, to));
   to = to < end ? to : end;
-  return (weir__range){from, to > from ? to - from : 0};
+  return (range){from, to > from ? to - from : 0};
 }
 
 void weir__segment_show(weir__heap *heap, weir__segment *segment) {
   for (weir__block *block = segment->first; block; block = weir__block_next(block)) {
-    weir__range part = {0, 0};
+    range part = {0, 0};
     if (weir__block_is_active(block))
       block = weir__block_wake(heap, segment->arena, block);
     if (block->state == WEIR__UNMAPPED)

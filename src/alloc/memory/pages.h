@@ -207,8 +207,8 @@ typedef struct weir__page_change {
   weir_cu_mem_handle handle; /* IMPORT */
 } weir__page_change;
 
-/* Makes all of the changes or none. RELEASE, FORGET and UNMAP stand alone in their transaction, and any number of SLEEP,
- * or of WAKE, may share one. The others may be mixed, and those that are side by side come in the order of their
+/* Makes all of the changes or none. RELEASE, FORGET and UNMAP stand alone in their transaction; any number of SLEEP, or
+ * of WAKE, may share one. The others may be mixed, and those that are side by side come in the order of their
  * addresses, so that one call of the driver serves several. On failure aliases of pages that were to be released or to
  * sleep may be gone, which nothing relies on, a new mapping may be STUCK where it was to be, and the set has the
  * failure. Transactions of RETURN alone call no driver and cannot fail. */
