@@ -30,7 +30,8 @@ extern "C" {
   X(7, FOREIGN_FREE, "foreign_free", "free of memory that no allocator has")                                           \
   X(8, FAULT, "fault", "access to memory that is not mapped")                                                          \
   X(9, WRONG_DEVICE, "wrong_device", "use of a block by a device that has no access to it")                            \
-  X(10, NEVER_WRITTEN, "never_written", "read of bytes that were never written")
+  X(10, NEVER_WRITTEN, "never_written", "read of bytes that were never written")                                       \
+  X(11, DESTROYED, "destroyed", "use of what was destroyed")
 
 typedef enum weir_guard_kind {
 #define X(number, name, key, text) WEIR_GUARD_##name = number,
@@ -67,7 +68,8 @@ struct weir_guard_finding {
   uint32_t neighbour_stack; /* of its allocation */
   int is_freed;             /* the block was freed when this was found */
   weir_guard_access access;
-  char work[64]; /* of a fault: the kernel, "copy", "memset" or "host"; without an address, the driver's error */
+  char work[64]; /* of a fault: the kernel, "copy", "memset" or "host"; without an address, the driver's error; of
+                  * DESTROYED, what it was and which call used it */
   const weir_guard_finding *candidates; /* of FAULT: blocks that may have been meant, which live as long as the
                                          * allocator; NULL if there are none */
   size_t candidate_count;

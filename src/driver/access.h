@@ -27,6 +27,12 @@ extern _Atomic(weir__access_observer_fn) weir__access_observer __attribute__((vi
  * that used such bytes, what it got as a parameter. Known under valgrind's memcheck alone (base/defined.h). */
 extern _Atomic(weir__access_observer_fn) weir__undefined_observer __attribute__((visibility("hidden")));
 
+/* Called without a lock when an object of the program, an event, a graph or a stream, is destroyed (`caller` is NULL):
+ * returns a number for the stack. And when a call gets an object that was destroyed, with that number; 0 if it is not
+ * known. */
+typedef uint32_t (*weir__destroyed_observer_fn)(const char *what, const char *caller, uint64_t handle, uint32_t stack);
+extern _Atomic(weir__destroyed_observer_fn) weir__destroyed_observer __attribute__((visibility("hidden")));
+
 /* Called with each error that ends a context, so that whatever may have caused it can be named. */
 typedef void (*weir__lost_observer_fn)(const weir_driver *driver, weir_cu_result result);
 extern _Atomic(weir__lost_observer_fn) weir__lost_observer __attribute__((visibility("hidden")));

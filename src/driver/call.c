@@ -7,6 +7,7 @@
 
 _Atomic(weir__access_observer_fn) weir__access_observer, weir__undefined_observer;
 _Atomic(weir__lost_observer_fn) weir__lost_observer;
+_Atomic(weir__destroyed_observer_fn) weir__destroyed_observer;
 
 weir_status weir__status_of_result(weir_cu_result result) {
   switch (result) {
@@ -136,6 +137,9 @@ weir_status weir__driver_check_stream(const char *caller, weir_driver *driver, w
   if (is_special || !weir__driver_can(driver, WEIR_DRIVER_CHECKS_STREAMS) ||
       driver->StreamGetPriority(driver, stream, &priority) != WEIR_CU_INVALID_HANDLE)
     return WEIR_OK; /* the calls that follow report other errors */
+  weir__destroyed_observer_fn observer = atomic_load_explicit(&weir__destroyed_observer, memory_order_acquire);
+  if (observer)
+    observer("stream", caller, (uint64_t)stream, 0);
   return weir__fail_result(WEIR_ERROR_INVALID_HANDLE, WEIR_CU_INVALID_HANDLE,
                            "%s: %p is not a stream; it was never created, or it was destroyed", caller, (void *)stream);
 }

@@ -41,6 +41,9 @@ static const char *const advice[] = {
         "write a core dump of the GPU.",
     [WEIR_GUARD_WRONG_DEVICE] = "Use the memory on its own device, copy it to the other one, or let that one access it "
                                 "(weir_allocator_enable_peer_access).",
+    [WEIR_GUARD_DESTROYED] =
+        "Destroy streams, events and graphs after their last use. The blocks of a stream have to be freed "
+        "before it is destroyed.",
     [WEIR_GUARD_NEVER_WRITTEN] =
         "Write the block before it is read, or allocate it as zeros. Bytes that were computed from "
         "such bytes count too: valgrind --track-origins=yes says where they come from.",
@@ -182,6 +185,8 @@ static void write_text(text *to, const weir_guard_finding *f) {
   else if (f->address)
     put(to, "\n    address %p", (void *)f->address);
   put_place(to, f);
+  if (f->kind == WEIR_GUARD_DESTROYED)
+    put(to, "\n    %s", f->work);
   if (f->kind == WEIR_GUARD_STREAM)
     put(to, "\n    work of stream %p on it was open", (void *)f->other_stream);
   if (f->kind == WEIR_GUARD_INTERIOR_FREE)
@@ -190,10 +195,10 @@ static void write_text(text *to, const weir_guard_finding *f) {
     put(to, "\n    it lived for %.6f s", (double)(f->free_time - f->alloc_time) / 1e6);
   if (f->requested)
     put_stack(to, "allocated by", f->alloc_stack);
-  if (f->is_freed)
-    put_stack(to, "freed by", f->free_stack);
+  if (f->is_freed || (f->kind == WEIR_GUARD_DESTROYED && f->free_stack))
+    put_stack(to, f->kind == WEIR_GUARD_DESTROYED ? "destroyed by" : "freed by", f->free_stack);
   if (f->here_stack || (f->kind >= WEIR_GUARD_DOUBLE_FREE && f->kind <= WEIR_GUARD_FOREIGN_FREE))
-    put_stack(to, "this free", f->here_stack);
+    put_stack(to, f->kind == WEIR_GUARD_DESTROYED ? "used by" : "this free", f->here_stack);
   if (f->neighbour) {
     put(to, "\n    behind it: block %p of %llu bytes", (void *)f->neighbour,
         (unsigned long long)f->neighbour_requested);

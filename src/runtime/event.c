@@ -74,13 +74,12 @@ weir_status weir_event_create(unsigned flags, weir_event **event) {
 }
 
 void weir_event_destroy(weir_event *event) {
-  if (!event)
+  if (!event || !weir__object_remove(__func__, &event->object, "event"))
     return;
-  weir__object_remove(&event->object);
   if (event->raw && weir__is_running())
     release(&event->object);
   weir__mutex_destroy(&event->lock);
-  free(event);
+  weir__object_free(&event->object, "event");
 }
 
 static weir_status check(const char *caller, const weir_event *event) {

@@ -258,16 +258,15 @@ weir_status weir_graph_create(weir_graph **graph) {
 }
 
 void weir_graph_destroy(weir_graph *graph) {
-  if (!graph)
+  if (!graph || !weir__object_remove(__func__, &graph->object, "graph"))
     return;
-  weir__object_remove(&graph->object);
   if (graph->state != EMPTY && weir__is_running())
     release(&graph->object);
   weir_graph_hooks now = get_work_hooks();
   if (now.destroy)
     now.destroy(now.context, graph);
   weir__mutex_destroy(&graph->lock);
-  free(graph);
+  weir__object_free(&graph->object, "graph");
 }
 
 static weir_status check(const char *caller, const weir_graph *graph) {

@@ -10,6 +10,7 @@
 #include "base/environment.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "driver/access.h"
 #include "driver/client.h"
 #include "runtime/runtime.h"
 
@@ -100,14 +101,48 @@ void weir__object_add(weir__object *object) {
   unlock_lists();
 }
 
-void weir__object_remove(weir__object *object) {
+/* A use of a destroyed object is reported. */
+static void report_destroyed(const char *caller, const weir__object *object, const char *what) {
+  weir__destroyed_observer_fn observer = atomic_load_explicit(&weir__destroyed_observer, memory_order_acquire);
+  if (observer)
+    observer(what, caller, (uint64_t)object, object->stack);
+}
+
+bool weir__object_remove(const char *caller, weir__object *object, const char *what) {
+  if (atomic_load(&object->destroyed)) {
+    report_destroyed(caller, object, what);
+    return false;
+  }
   lock_lists();
   if ((*object->link = object->next))
     object->next->link = object->link;
   unlock_lists();
+  return true;
+}
+
+void weir__object_free(weir__object *object, const char *what) {
+  enum { KEPT = 256 };
+  static weir__object *kept[KEPT]; /* a ring; guarded by the lock of the lists */
+  static size_t next;
+  weir__destroyed_observer_fn observer = atomic_load_explicit(&weir__destroyed_observer, memory_order_acquire);
+  if (observer) {
+    object->stack = observer(what, NULL, (uint64_t)object, 0);
+    atomic_store(&object->destroyed, true);
+    lock_lists();
+    weir__object *oldest = kept[next];
+    kept[next] = object;
+    next = (next + 1) % KEPT;
+    unlock_lists();
+    object = oldest;
+  }
+  free(object);
 }
 
 weir_status weir__object_check(const char *caller, const weir__object *object, const char *what) {
+  if (atomic_load(&object->destroyed)) {
+    report_destroyed(caller, object, what);
+    return weir__fail(WEIR_ERROR_INVALID_HANDLE, "%s: the %s was destroyed", caller, what);
+  }
   if (!object->expired)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_INVALID_HANDLE,

@@ -73,12 +73,18 @@ struct weir__object {
   atomic_bool expired;                /* the runtime that it belongs to was shut down */
   void (*release)(weir__object *);    /* destroys the handles of the driver */
   bool (*has_handle)(weir__object *); /* whether it has any */
+  atomic_bool destroyed;              /* by the program; kept under guard, so that a later use is recognized */
+  uint32_t stack;                     /* of that */
 };
 
 void weir__object_add(weir__object *object);
-void weir__object_remove(weir__object *object);
 
-/* Fails with WEIR_ERROR_INVALID_HANDLE if the runtime of the object was shut down. `what` is "event" or "graph". */
+/* Destroying an object, which is the first member of what `weir__object_free` frees, or keeps for some time under guard.
+ * weir__object_remove is false if it was destroyed before. */
+bool weir__object_remove(const char *caller, weir__object *object, const char *what);
+void weir__object_free(weir__object *object, const char *what);
+
+/* Fails with WEIR_ERROR_INVALID_HANDLE if the runtime of the object was shut down, or if it was destroyed. `what` is "event" or "graph". */
 weir_status weir__object_check(const char *caller, const weir__object *object, const char *what);
 
 /* ---- Threads and devices (device.c) ---- */

@@ -13,6 +13,8 @@
 #include "inspect/json.h"
 #include "offline/render/explain_report.h"
 #include "weir/copy.h"
+#include "weir/event.h"
+#include "weir/graph.h"
 #include "weir/history.h"
 #include "weir/host.h"
 #include "weir/offline.h"
@@ -426,6 +428,109 @@ TEST(frees_while_another_stream_works) {
         assert_stack("free_stack", "freeing");
       }
       alloc_close();
+    }
+}
+
+/* ---- What was destroyed ---- */
+
+static weir_cu_stream own_stream(void) { return soft_stream(WEIR_CU_STREAM_NON_BLOCKING); }
+
+static void end_stream(weir_cu_stream stream) {
+  soft_step_all();
+  assert_cu(d->StreamDestroy(d, stream));
+}
+
+static void allocated_on_a_destroyed_stream(bool bug) {
+  weir_cu_stream stream = own_stream();
+  void *p = NULL;
+  if (!bug)
+    put(get(100, stream));
+  assert_ok(weir_allocator_empty_cache(allocator));
+  end_stream(stream);
+  if (bug)
+    assert_error(INVALID_HANDLE, weir_allocator_alloc(allocator, 0, 100, stream, &p));
+}
+
+static void recorded_for_a_destroyed_stream(bool bug) {
+  weir_cu_stream stream = own_stream();
+  void *p = get(100, NULL);
+  if (!bug)
+    also_used_by(p, stream);
+  end_stream(stream);
+  if (bug)
+    assert_error(INVALID_HANDLE, weir_allocator_record_stream(allocator, p, stream));
+  put(p);
+  soft_step_all();
+}
+
+static void freed_after_its_stream_was_destroyed(bool bug) {
+  weir_cu_stream stream = own_stream();
+  void *p = get(1000, stream);
+  if (bug)
+    end_stream(stream);
+  put(p);
+  assert_ok(weir_allocator_empty_cache(allocator));
+  if (!bug)
+    end_stream(stream);
+}
+
+TEST(destroyed_streams) {
+  static const planted bugs[] = {
+      {.kind = "destroyed", .run = allocated_on_a_destroyed_stream, .has_no_block = true},
+      {.kind = "destroyed", .run = recorded_for_a_destroyed_stream, .has_no_block = true},
+      {.kind = "destroyed", .run = freed_after_its_stream_was_destroyed},
+  };
+  run_planted("light", bugs, WEIR_COUNT_OF(bugs));
+  run_planted("full", bugs, WEIR_COUNT_OF(bugs));
+}
+
+static void recorded_after_its_end(bool bug) {
+  weir_event *event;
+  weir_stream stream;
+  assert_ok(weir_event_create(0, &event));
+  assert_ok(weir_stream_default(0, &stream));
+  if (!bug)
+    assert_ok(weir_event_record(event, stream));
+  weir_event_destroy(event);
+  if (bug)
+    assert_error(INVALID_HANDLE, weir_event_record(event, stream));
+}
+
+static void event_destroyed_twice(bool bug) {
+  weir_event *event;
+  assert_ok(weir_event_create(0, &event));
+  weir_event_destroy(event);
+  if (bug)
+    weir_event_destroy(event);
+}
+
+static void replayed_after_its_end(bool bug) {
+  weir_graph *graph;
+  assert_ok(weir_graph_create(&graph));
+  if (!bug)
+    weir_graph_replay(graph); /* there is no capture */
+  weir_graph_destroy(graph);
+  if (bug)
+    assert_error(INVALID_HANDLE, weir_graph_replay(graph));
+}
+
+TEST(destroyed_events_and_graphs) {
+  static void (*const bugs[])(bool bug) = {recorded_after_its_end, event_destroyed_twice, replayed_after_its_end};
+  for (size_t i = 0; i < WEIR_COUNT_OF(bugs); i++)
+    for (int bug = 0; bug <= 1; bug++) {
+      here = "elsewhere";
+      weir_stack_set_hook(stack_hook, NULL);
+      alloc_open_runtime("guard:light");
+      here = "using";
+      bugs[i](bug);
+      assert_int_equal(found(), bug);
+      findings();
+      if (bug) {
+        assert_kind("destroyed");
+        assert_stack("free_stack", "using");
+        assert_stack("here_stack", "using");
+      }
+      alloc_close_runtime();
     }
 }
 

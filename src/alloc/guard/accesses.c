@@ -129,6 +129,45 @@ static void on_undefined(const weir__access *access) {
   weir__mutex_unlock(&list_lock);
 }
 
+/* ---- What was destroyed ---- */
+
+static uint32_t stack_here(weir_allocator *allocator) {
+  const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  return history ? weir__recorder_stack(history, WEIR_CONTEXT_ALL) : 0;
+}
+
+static void report_destroyed(weir_allocator *allocator, const char *what, const char *caller, uint64_t handle,
+                             uint32_t stack) {
+  weir_guard_finding finding = {
+      .kind = WEIR_GUARD_DESTROYED, .address = handle, .free_stack = stack, .here_stack = stack_here(allocator)};
+  snprintf(finding.work, sizeof finding.work, "%s, in %s", what, caller);
+  weir__guard_add(allocator, &finding);
+}
+
+/* Objects belong to no allocator: the newest one reports. */
+static uint32_t on_destroyed(const char *what, const char *caller, uint64_t handle, uint32_t stack) {
+  weir__mutex_lock(&list_lock);
+  if (guards && caller)
+    report_destroyed(guards->allocator, what, caller, handle, stack);
+  else if (guards)
+    stack = stack_here(guards->allocator);
+  weir__mutex_unlock(&list_lock);
+  return stack;
+}
+
+void weir__guard_report_orphans(weir_allocator *allocator, weir__guard_heap *of) {
+  weir_guard_finding finding = {.kind = WEIR_GUARD_DESTROYED,
+                                .device = (int)(of - weir__guard_of(allocator)->heaps),
+                                .address = of->orphan.address,
+                                .requested = of->orphan.requested,
+                                .stream = of->orphan.stream,
+                                .other_stream = of->orphan.stream,
+                                .here_stack = stack_here(allocator)};
+  snprintf(finding.work, sizeof finding.work, "stream of a block, before the block was freed");
+  weir__guard_find_life(allocator, &finding, UINT64_MAX);
+  weir__guard_add(allocator, &finding);
+}
+
 /* ---- A lost context: the candidates ---- */
 
 enum { CANDIDATES = 8 }; /* that live, and as many that were freed */
@@ -190,6 +229,7 @@ static void choose_observers(void) {
   atomic_store(&weir__access_observer, is_full ? on_access : NULL);
   atomic_store(&weir__lost_observer, is_full ? on_lost : NULL);
   atomic_store(&weir__undefined_observer, guards ? on_undefined : NULL);
+  atomic_store(&weir__destroyed_observer, guards ? on_destroyed : NULL);
 }
 
 static bool is_unlocked(weir_allocator *allocator) {

@@ -84,6 +84,8 @@ typedef struct weir__guard_heap {
   atomic_bool is_due;        /* it is over its budget of bytes, ... */
   atomic_ullong oldest_ns;   /* ... and since when the oldest is in it; UINT64_MAX if it is empty */
   atomic_ullong allocations; /* to choose one in `sample` */
+  weir__guarded orphan;      /* the last block whose stream was destroyed before it was freed ... */
+  atomic_bool has_orphan;    /* ... and was not reported yet */
 } weir__guard_heap;
 
 typedef struct weir__guard {
@@ -136,6 +138,9 @@ void weir__guard_refused(const char *caller, weir_allocator *allocator, uint64_t
 
 void weir__guard_watch(weir__guard *guard);
 void weir__guard_unwatch(weir__guard *guard);
+
+/* Reports the device's orphan. No lock is held. */
+void weir__guard_report_orphans(weir_allocator *allocator, weir__guard_heap *of);
 
 /* Notes the result of a call of the driver: it may be that the context is lost. */
 void weir__guard_note_result(const weir__heap *heap, weir_cu_result result);

@@ -114,6 +114,10 @@ static bool launch(weir__heap *heap, const weir__guarded *of, uint64_t start, ui
       driver->LaunchKernel(driver, guard->function, (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), 1, 1,
                            WEIR__GUARD_THREADS, 1, 1, 0, of->stream, params, NULL);
   weir__guard_note_result(heap, r);
+  if (r == WEIR_CU_INVALID_HANDLE) {
+    guard->orphan = *of;
+    atomic_store(&guard->has_orphan, true);
+  }
   return !r;
 }
 
@@ -409,6 +413,8 @@ static weir_status poll(const char *caller, weir_allocator *allocator) {
       trim(&allocator->heaps[i], now);
     if (weir__guard_has_found(of))
       collect(&allocator->heaps[i]);
+    if (atomic_exchange(&of->has_orphan, false))
+      weir__guard_report_orphans(allocator, of);
   }
   return raise(caller, allocator);
 }
