@@ -79,12 +79,13 @@ struct weir__object {
 
 void weir__object_add(weir__object *object);
 
-/* Destroying an object, which is the first member of what `weir__object_free` frees, or keeps for some time under guard.
+/* Destroying an object, which is the first member of what weir__object_free frees, or keeps for some time under guard.
  * weir__object_remove is false if it was destroyed before. */
 bool weir__object_remove(const char *caller, weir__object *object, const char *what);
 void weir__object_free(weir__object *object, const char *what);
 
-/* Fails with WEIR_ERROR_INVALID_HANDLE if the runtime of the object was shut down, or if it was destroyed. `what` is "event" or "graph". */
+/* Fails with WEIR_ERROR_INVALID_HANDLE if the runtime of the object was shut down, or if it was destroyed. `what` is
+ * "event" or "graph". */
 weir_status weir__object_check(const char *caller, const weir__object *object, const char *what);
 
 /* ---- Threads and devices (device.c) ---- */
