@@ -17,10 +17,7 @@ static weir__lock_owner ended_owner; /* of threads that are about to end: they c
 _Thread_local weir__lock_owner *weir__this_lock_owner = &no_owner;
 
 static weir__mutex unused_lock = WEIR__MUTEX_INIT;
-static weir__lock_owner *unused;    /* guarded by unused_lock */
-static weir__thread_key thread_end; /* its destructor runs when a thread ends */
-static weir__once_flag key_once = WEIR__ONCE_INIT;
-static bool has_key;
+static weir__lock_owner *unused; /* guarded by unused_lock */
 
 /* Other threads may still read it, so it is never freed. */
 static void return_owner(weir__lock_owner *owner) {
@@ -35,23 +32,16 @@ static void end_thread(void *owner) {
   return_owner(owner);
 }
 
+WEIR__AT_THREAD_END(owner_key, end_thread)
+
 /* The child of a fork finds the list as it was between two calls. */
 static void lock_unused(void) { weir__mutex_lock(&unused_lock); }
 static void unlock_unused(void) { weir__mutex_unlock(&unused_lock); }
 
 WEIR__AT_LOAD(WEIR__LOAD_MEMORY) void watch_forks(void) { weir__at_fork(lock_unused, unlock_unused, unlock_unused); }
 
-static void create_key(void) { has_key = weir__thread_key_create(&thread_end, end_thread) == 0; }
-
-/* The destructor is unloaded with the library. */
-static __attribute__((destructor)) void delete_key(void) {
-  if (has_key)
-    weir__thread_key_delete(thread_end);
-}
-
 /* Gives the thread a record of its own, unless the host has no memory. */
 static void get_owner(void) {
-  weir__once(&key_once, create_key);
   weir__mutex_lock(&unused_lock);
   weir__lock_owner *mine = unused;
   if (mine)
@@ -61,7 +51,7 @@ static void get_owner(void) {
     atomic_init(&mine->holds, NULL);
   if (!mine)
     return;
-  if (!has_key || weir__thread_key_set(thread_end, mine))
+  if (!has_owner_key || weir__thread_key_set(owner_key, mine))
     return_owner(mine);
   else
     weir__this_lock_owner = mine;
@@ -91,7 +81,6 @@ static bool run_barrier(void) { return true; }
 #endif
 
 void weir__biased_prepare(void) {
-  weir__once(&key_once, create_key);
   if (!atomic_load_explicit(&has_barrier, memory_order_relaxed) && register_barrier())
     atomic_store_explicit(&has_barrier, true, memory_order_relaxed);
 }

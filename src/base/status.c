@@ -23,29 +23,18 @@ static _Thread_local struct {
   bool has_facts; /* behind the text in the buffer */
 } last;
 
-static weir__thread_key buffer_key; /* frees it when the thread ends */
-static weir__once_flag buffer_once = WEIR__ONCE_INIT;
-static bool has_buffer_key;
-
 static void free_buffer(void *buffer) {
   free(buffer);
   last.text = NULL;
   last.buffer = NULL;
 }
 
-static void create_buffer_key(void) { has_buffer_key = !weir__thread_key_create(&buffer_key, free_buffer); }
-
-/* The destructor is unloaded with the library. */
-static __attribute__((destructor)) void delete_buffer_key(void) {
-  if (has_buffer_key)
-    weir__thread_key_delete(buffer_key);
-}
+WEIR__AT_THREAD_END(buffer_key, free_buffer)
 
 /* NULL if the host has no memory. */
 static char *get_buffer(void) {
   if (last.buffer)
     return last.buffer;
-  weir__once(&buffer_once, create_buffer_key);
   char *buffer = has_buffer_key ? malloc(WEIR__TEXT_SIZE + WEIR__FACTS_SIZE) : NULL;
   if (!buffer)
     return NULL;

@@ -28,6 +28,17 @@
 #define WEIR__LOAD_LOG 1003
 #define WEIR__LOAD_SERVICE 1004
 
+/* Defines a key, which exists from the time when the library is loaded, unless the process has too many: has_NAME. When
+ * a thread ends, `end` gets the thread's value. */
+#define WEIR__AT_THREAD_END(name, end)                                                                                 \
+  static weir__thread_key name;                                                                                        \
+  static bool has_##name;                                                                                              \
+  WEIR__AT_LOAD(WEIR__LOAD_MEMORY) void create_##name(void) { has_##name = !weir__thread_key_create(&name, end); }     \
+  static __attribute__((destructor)) void delete_##name(void) { /* `end` is unloaded with the library */               \
+    if (has_##name)                                                                                                    \
+      weir__thread_key_delete(name);                                                                                   \
+  }
+
 #ifndef WEIR_SINGLE_THREADED
 
 #include <pthread.h>

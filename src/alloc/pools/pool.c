@@ -145,9 +145,6 @@ weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_p
 /* ---- Scopes of threads ---- */
 
 static weir__mutex scopes_lock = WEIR__MUTEX_INIT; /* of the lists of heaps; a leaf */
-static weir__thread_key thread_end;                /* its destructor runs when a thread ends */
-static weir__once_flag key_once = WEIR__ONCE_INIT;
-static bool has_key;
 
 void weir__scopes_lock(void) { weir__mutex_lock(&scopes_lock); }
 void weir__scopes_unlock(void) { weir__mutex_unlock(&scopes_lock); }
@@ -179,23 +176,16 @@ static void end_thread(void *unused) {
     delete_thread_scope(weir__this_thread.scope);
 }
 
-static void create_key(void) { has_key = weir__thread_key_create(&thread_end, end_thread) == 0; }
-
-/* The destructor is unloaded with the library. */
-static __attribute__((destructor)) void delete_key(void) {
-  if (has_key)
-    weir__thread_key_delete(thread_end);
-}
+WEIR__AT_THREAD_END(scopes_key, end_thread)
 
 /* Makes sure that the thread's scopes end with it. Also deletes those that select nothing any more. */
 static bool prepare_thread(void) {
-  weir__once(&key_once, create_key);
   for (weir__scope *s = weir__this_thread.scope, *outer; s; s = outer) {
     outer = s->outer;
     if (!atomic_load(&s->heap))
       delete_thread_scope(s);
   }
-  return has_key && !weir__thread_key_set(thread_end, &thread_end);
+  return has_scopes_key && !weir__thread_key_set(scopes_key, &scopes_key);
 }
 
 static void add_thread_scope(weir__heap *heap, weir__scope *scope) {
