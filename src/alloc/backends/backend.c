@@ -354,13 +354,9 @@ static weir_status backend_free(const char *caller, weir_allocator *allocator, u
   if (is_stream_ordered(arena))
     return free_in_stream_order(caller, heap, block);
   if (block->marks & WEIR__MARKS_SHARED) {
-    weir_cu_context previous;
     weir__arena_begin_free(arena, block);
     weir__arena_unlock(arena);
-    weir_cu_result r = weir__heap_enter(heap, &previous);
-    weir__free_later(heap, block, !r);
-    if (!r)
-      weir__heap_leave(heap, previous);
+    weir__free_in_heap(heap, block);
   } else {
     queue_return(heap, remove_segment(heap, block));
     weir__arena_unlock(arena);
@@ -403,11 +399,7 @@ static weir_status backend_empty(const char *caller, weir__heap *heap, weir_pool
   weir__mutex_unlock(&heap->lock);
   backend_return_segments(heap);
   weir__mutex_lock(&heap->lock);
-  weir__private_pool *pool = weir__pool_find(heap, id);
-  if (!id.first && !id.second)
-    weir__release_cached(heap, false);
-  else if (pool)
-    weir__release_pool(heap, pool);
+  weir__release_by_id(heap, id, false);
   if (entered && heap->allocator->backend->is_async)
     r = weir__async_trim(heap, NULL, true);
   if (entered)

@@ -473,8 +473,11 @@ static weir_status free_block(const char *caller, weir_allocator *allocator, uin
     free_in(arena, block, place);
   }
   weir__arena_unlock(arena);
-  if (later)
+  if (later) {
+    weir__mutex_lock(&heap->lock);
     weir__free_in_heap(heap, block);
+    weir__mutex_unlock(&heap->lock);
+  }
   return WEIR_OK;
 }
 

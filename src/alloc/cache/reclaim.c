@@ -102,8 +102,11 @@ void weir__release_account(weir__heap *heap, const weir__account *account) {
   }
 }
 
-void weir__release_pool(weir__heap *heap, weir__private_pool *pool) {
-  if (!pool->is_released && !is_cache(pool))
+void weir__release_by_id(weir__heap *heap, weir_pool_id id, bool default_pool) {
+  weir__private_pool *pool = weir__pool_find(heap, id);
+  if (!id.first && !id.second)
+    weir__release_cached(heap, default_pool);
+  if (!pool || (!pool->is_released && !is_cache(pool)))
     return;
   if (!atomic_load(&heap->captures))
     weir__wait_for_events(heap);
@@ -131,11 +134,7 @@ static weir_status empty_heap(const char *caller, weir__heap *heap, weir_pool_id
   heap->pages.failure = r;
   heap->pages.failed_call = "cuCtxSetCurrent";
   if (!r) {
-    weir__private_pool *pool = weir__pool_find(heap, id);
-    if (!id.first && !id.second)
-      weir__release_cached(heap, !atomic_load(&heap->captures));
-    else if (pool)
-      weir__release_pool(heap, pool);
+    weir__release_by_id(heap, id, !atomic_load(&heap->captures));
     if (was_used)
       weir__heap_leave(heap, previous);
   }

@@ -20,8 +20,8 @@ void weir__release_cached(weir__heap *heap, bool default_pool);
  * free memory of a pool that they use. */
 void weir__release_account(weir__heap *heap, const weir__account *account);
 
-/* The same for one private pool; does nothing unless the pool is released. */
-void weir__release_pool(weir__heap *heap, weir__private_pool *pool);
+/* The same for one private pool, which has to be released or that of a tag; {0, 0} stands for all pools. */
+void weir__release_by_id(weir__heap *heap, weir_pool_id id, bool default_pool);
 
 /* Releases the heap's lock, and reports heap->pages.failure if there is one. */
 weir_status weir__unlock_with_driver_error(const char *caller, weir__heap *heap);

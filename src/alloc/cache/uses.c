@@ -215,12 +215,10 @@ void weir__poll_events(weir__heap *heap, weir_cu_stream current) {
 
 void weir__free_in_heap(weir__heap *heap, weir__block *block) {
   weir_cu_context previous;
-  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   weir__free_later(heap, block, !r);
   if (!r)
     weir__heap_leave(heap, previous);
-  weir__mutex_unlock(&heap->lock);
 }
 
 void weir__poll_heap(weir__heap *heap, weir_cu_stream current) {

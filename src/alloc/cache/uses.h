@@ -8,8 +8,10 @@
 /* Frees a block once the other streams using it have passed this point. `entered`: the device context is current. */
 void weir__free_later(weir__heap *heap, weir__block *block, bool entered);
 
-/* The two for a heap whose lock is not held, with its context made current. */
+/* The same, with the context made current. */
 void weir__free_in_heap(weir__heap *heap, weir__block *block);
+
+/* weir__poll_events of a heap whose lock is not held. */
 void weir__poll_heap(weir__heap *heap, weir_cu_stream current);
 
 /* Ends one wait of a freed block: for an event, or for other processes (sent.h). */
