@@ -181,7 +181,7 @@ static void work_once(void) {
   soft_step_all();
 }
 
-/* One move by each page that is made and by 200 allocations; then the slack is three times as large, and not more. */
+/* One move by each page that is made and by 200 allocations; then the slack is six times as large, and not more. */
 TEST(moves_are_earned) {
   alloc_open("moving_pages:True", 4 * GIB);
   void *kept = get(960 * MIB, NULL);

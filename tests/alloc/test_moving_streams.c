@@ -165,7 +165,7 @@ TEST(many_streams_that_go_idle) {
       put(p[k]);
     soft_step_all();
   }
-  /* Three times the slack: such a job moves more often than its allocations earn. */
+  /* Six times the slack: such a job moves more often than its allocations earn. */
   assert_true((double)reserved() <= 1.06 * (double)stats_of(0).allocated_bytes[WEIR_STAT_ALL].peak);
   assert_int_equal(waiting_calls(), 0);
   alloc_close();

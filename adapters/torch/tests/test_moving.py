@@ -31,7 +31,7 @@ def moving(test):
             test()
         finally:
             torch.cuda.synchronize()
-            weir_torch.configure("moving_pages:False,moving_pages_slack:0.02,expandable_segments:False")
+            weir_torch.configure("moving_pages:False,moving_pages_slack:0.01,expandable_segments:False")
 
     return wrapped
 

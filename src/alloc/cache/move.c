@@ -39,7 +39,7 @@ static const uint64_t largest_page = 32 * WEIR__MIB;
 enum {
   TRIES = 16,                 /* blocks of the cache that are tried where old mappings are in the way */
   ALLOCATIONS_FOR_MOVE = 200, /* then moves cost less than a third of a microsecond an allocation */
-  CHURN_SLACK = 3             /* of a job whose pages move for ever, as it works on random blocks */
+  CHURN_SLACK = 6             /* of a job whose pages move for ever, as it works on random blocks */
 };
 
 typedef struct search {

@@ -53,11 +53,11 @@ OPTION(MOVING_PAGES_MIN_CAPABILITY, "moving_pages_min_capability", NUMBER, movin
        .preset.number = 70, .most.number = 1000,
        .help = "Ten times the lowest compute capability on which pages move: 90 for 9.0. On older devices, "
                "moving_pages:True means expandable_segments:True.")
-OPTION(
-    MOVING_PAGES_SLACK, "moving_pages_slack", FRACTION, moving_pages_slack, .preset.fraction = 0.02, .most.fraction = 1,
-    .help = "How far reserved memory may exceed the peak of live bytes before pages move instead of new ones "
-            "being made, as a fraction of that peak. It is three times as much while pages have moved more often than "
-            "allocations earn, and 0 within the last eighth of a limit.")
+OPTION(MOVING_PAGES_SLACK, "moving_pages_slack", FRACTION, moving_pages_slack, .preset.fraction = 0.01,
+       .most.fraction = 1,
+       .help = "How far reserved memory may exceed the peak of live bytes before pages move instead of new ones "
+               "being made, as a fraction of that peak. It is six times as much while pages have moved more often than "
+               "allocations earn, and 0 within the last eighth of a limit.")
 OPTION(RELEASE_LOCK_ON_MALLOC, "release_lock_on_cudamalloc", FLAG, release_lock_on_malloc,
        .alias = "release_lock_on_hipmalloc",
        .help = "Other threads can allocate and free while the driver allocates a segment.")
