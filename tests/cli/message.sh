@@ -165,6 +165,21 @@ has out '^  request     1.00 GiB: a tensor \[32,2048,64,64\] of float$'
 has out '^  next        tf.config'
 hasnt out 'JAX'
 
+# BFC's summary in a log of TensorFlow: the limit and the memory are TensorFlow's.
+cat >"$data/bfc" <<'END'
+W tensorflow/core/common_runtime/bfc_allocator.cc:501] Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.95GiB (rounded to 2097152000)requested by op model/dense/MatMul
+I tensorflow/core/common_runtime/bfc_allocator.cc:1086] Stats: 
+Limit:                     16000000000
+InUse:                     14000000000
+MaxInUse:                  15000000000
+NumAllocs:                       12345
+MaxAllocSize:               2097152000
+END
+run 0 --message "$data/bfc"
+has out '^  limit       14.90 GiB of TensorFlow$'
+has out '^  14.90 GiB reserved by TensorFlow$'
+hasnt out 'XLA'
+
 # What to do next is about the library that the text is of.
 for number in 1 2 3; do
   line $number xla

@@ -94,9 +94,10 @@ static void add_derived(weir__report *r, const weir__message *m) {
   const unsigned percent = has_part ? (unsigned)(100 * ((double)m->free.least / most)) : 0;
   const weir__message_process *self = find_self(m);
   WEIR__ROWS(r,
-             JSON_TEXT("_allocator", m->is_weirs ? "Weir"
-                                     : is_xla(m) ? "the allocator of XLA"
-                                                 : "PyTorch"),
+             JSON_TEXT("_allocator", m->is_weirs                              ? "Weir"
+                                     : m->library == WEIR__LIBRARY_TENSORFLOW ? "TensorFlow"
+                                     : is_xla(m)                              ? "the allocator of XLA"
+                                                                              : "PyTorch"),
              JSON_TEXT("_graphs", m->is_hip ? "HIP graphs" : "CUDA graphs"),
              JSON_TEXT("_why", weir__message_causes[m->cause].text), JSON_INTEGER("_mib", m->has_old_rules ? 1 : 2),
              JSON_REAL("_share", (double)m->allowed.most / most, 3), ROW_BYTES("_needed", needed),
@@ -177,7 +178,7 @@ static void say_device(const context *c) {
   if (m->kind == WEIR__MESSAGE_CUPY)
     say(c, ", set by the program (MemoryPool.set_limit)");
   else if (is_xla(m))
-    say(c, " of the allocator of XLA");
+    say(c, " of {_allocator}");
   else if (m->total.is_known && m->allowed.least >= m->total.most)
     say(c, ", which is the whole device");
   else
@@ -290,9 +291,7 @@ static const char *unknown_sentence(const weir__message *m) {
   if (m->is_drivers)
     return m->kind == WEIR__MESSAGE_RMM
                ? "Not known: the driver had no memory left for RMM, and the text does not say what uses it.\n"
-               : "Not known: the driver had no memory left for the allocator of XLA, and the text does not say what "
-                 "uses "
-                 "it.\n";
+               : "Not known: the driver had no memory left for {_allocator}, and the text does not say what uses it.\n";
   if (m->kind == WEIR__MESSAGE_RMM)
     return "Not known: the pool of RMM has reached its size, and the text does not say what it is used for.\n";
   if (m->kind == WEIR__MESSAGE_THC)
