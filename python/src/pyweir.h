@@ -23,6 +23,7 @@
   X(buffer)                                                                                                            \
   X(dlpack)                                                                                                            \
   X(pool)                                                                                                              \
+  X(tag)                                                                                                               \
   X(history)                                                                                                           \
   X(frames)                                                                                                            \
   X(pluggable)                                                                                                         \

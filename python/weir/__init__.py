@@ -31,7 +31,7 @@ except ImportError:
         raise
     raise ImportError(text, name="weir._weir") from None
 
-from weir import _device, _lazy, _traceback, graphs, memory, profiler, streams
+from weir import _device, _lazy, _traceback, graphs, memory, profiler, streams, tags
 from weir._device import *
 from weir._device import (
     _CudaDeviceProperties,
@@ -55,6 +55,7 @@ from weir.graphs import *
 from weir.memory import *
 from weir.streams import *
 from weir.streams import _set_stream_by_id
+from weir.tags import *
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ __all__ = [
     *graphs.__all__,
     *memory.__all__,
     *streams.__all__,
+    *tags.__all__,
     *(_names.PUBLIC if _names else ()),
 ]
 
