@@ -63,7 +63,7 @@ struct weir_guard_finding {
   uint32_t alloc_stack, free_stack;    /* of the block */
   uint32_t here_stack;                 /* of the wrong free */
   int64_t alloc_time, free_time;       /* of the block, in microseconds of Unix time; 0 if not known */
-  uint64_t neighbour;                  /* the block in use behind it; 0 if there is none */
+  uint64_t neighbour;                  /* the block in use behind it, or in front of it; 0 if there is none */
   uint64_t neighbour_requested;
   uint32_t neighbour_stack; /* of its allocation */
   int is_freed;             /* the block was freed when this was found */

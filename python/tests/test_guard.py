@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -140,3 +142,90 @@ def test_findings_follow_the_schema(tmp_path: Path):
 
 def test_the_clean_twins_are_silent(tmp_path: Path):
     assert findings(False, tmp_path) == []
+
+
+SHARING = """
+import contextlib, multiprocessing, sys
+import weir
+
+def consume(inbox, bug):
+    buffer = inbox.get()
+    if bug:
+        with contextlib.suppress(Exception):
+            weir.caching_allocator_delete(buffer.pointer)
+    del buffer
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    inbox = context.Queue()
+    consumer = context.Process(target=consume, args=(inbox, sys.argv[1] == "bug"))
+    consumer.start()
+    buffer = weir.buffer(5000)
+    inbox.put(buffer)
+    consumer.join()
+    sys.exit(consumer.exitcode)
+"""
+
+
+@pytest.mark.parametrize("bug", [False, True])
+def test_memory_of_another_process(bug: bool, tmp_path: Path):
+    program, report = tmp_path / "program.py", tmp_path / "report.json"
+    program.write_text(SHARING)
+    env = {**os.environ, "WEIR_DRIVER": "soft", "WEIR_GUARD": "light", "WEIR_GUARD_REPORT": str(report)}
+    subprocess.run([sys.executable, program, "bug" if bug else "clean"], env=env, check=True, timeout=100)
+    found = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+    assert [f["kind"] for f in found] == ["other_process"] * bug
+    assert not bug or "consume" in names(found[0], "here_stack")
+
+
+FULL = """
+import ctypes
+import weir
+from weir import caching_allocator_alloc as alloc, caching_allocator_delete as delete
+
+def past_end(bug):
+    p = alloc(1024)
+    ctypes.memset(p, 7, 1025 if bug else 1024)
+    delete(p)
+
+def after_free(bug):
+    p = alloc(2 << 20)
+    if not bug:
+        ctypes.string_at(p + 9, 1)
+    delete(p)
+    if bug:
+        ctypes.string_at(p + 9, 1)
+
+def far_before(bug):
+    p = alloc(512)
+    ctypes.string_at(p - (3 << 20) if bug else p, 1)
+    delete(p)
+
+def just_before(bug):
+    p = alloc(700)
+    weir.synchronize()
+    ctypes.memset(p - 1 if bug else p, 7, 1)
+    delete(p)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "requested", "offset", "access"),
+    [
+        ("past_end", "out_of_bounds", 1024, 1024, "write"),
+        ("after_free", "use_after_free", 2 << 20, 9, "read"),
+        ("far_before", "out_of_bounds", 512, -(3 << 20), "read"),
+        ("just_before", "out_of_bounds", 700, -1, "changed"),
+    ],
+)
+def test_full_names_the_access(name: str, kind: str, requested: int, offset: int, access: str, tmp_path: Path):
+    for bug in (False, True):
+        report = tmp_path / f"{bug}.json"
+        env = {**os.environ, "WEIR_DRIVER": "soft", "WEIR_GUARD": "full", "WEIR_GUARD_REPORT": str(report)}
+        command = [sys.executable, "-c", f"{FULL}\n{name}({bug})"]
+        code = subprocess.run(command, env=env, check=False, timeout=100).returncode
+        found = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+        assert code == (-signal.SIGSEGV if bug and access != "changed" else 0)
+        expected = [(kind, requested, offset, access)] * bug
+        assert [(f["kind"], f["requested"], f["offset"], f["access"]) for f in found] == expected
+        assert all(name in names(f, "alloc_stack") for f in found)

@@ -200,8 +200,8 @@ static void write_text(text *to, const weir_guard_finding *f) {
   if (f->here_stack || (f->kind >= WEIR_GUARD_DOUBLE_FREE && f->kind <= WEIR_GUARD_FOREIGN_FREE))
     put_stack(to, f->kind == WEIR_GUARD_DESTROYED ? "used by" : "this free", f->here_stack);
   if (f->neighbour) {
-    put(to, "\n    behind it: block %p of %llu bytes", (void *)f->neighbour,
-        (unsigned long long)f->neighbour_requested);
+    put(to, "\n    %s it: block %p of %llu bytes", f->neighbour < f->address ? "in front of" : "behind",
+        (void *)f->neighbour, (unsigned long long)f->neighbour_requested);
     put_stack(to, "which was allocated by", f->neighbour_stack);
   }
   put(to, "\n    %s", advice[f->kind]);

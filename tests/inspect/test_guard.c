@@ -92,6 +92,23 @@ static void in_a_private_pool(bool bug) {
   assert_ok(weir_pool_release(allocator, 0, id));
 }
 
+/* The offset is that from the second of two blocks side by side. */
+static void in_front(bool bug) {
+  void *before = NULL;
+  assert_ok(weir_allocator_alloc(allocator, 0, 3000, NULL, &before));
+  void *p = get(3000, NULL);
+  assert_true((char *)before < (char *)p);
+  write_bytes(p, bug ? -4 : 0, 4, NULL);
+  put(p);
+  assert_ok(weir_allocator_free(allocator, before));
+}
+
+static void minus_one(bool bug) {
+  void *p = get(1001, NULL);
+  assert_cu(d->MemsetD8Async(d, (uint64_t)p, 0xff, bug ? 1002 : 1001, NULL));
+  put(p);
+}
+
 static void before_another_stream_is_done(bool bug) {
   weir_cu_stream other = work_stream();
   void *p = get(2048, NULL);
@@ -119,6 +136,8 @@ TEST(writes_past_the_end) {
        .is_freed = true,
        .conf = "expandable_segments:True"},
       {.kind = "out_of_bounds", .run = in_a_private_pool, .offset = 2000, .is_freed = true},
+      {.kind = "out_of_bounds", .run = in_front, .offset = -4},
+      {.kind = "out_of_bounds", .run = minus_one, .offset = 1001, .is_freed = true},
       {.kind = "out_of_bounds", .run = before_another_stream_is_done, .offset = 2048, .is_freed = true},
   };
   run_planted("light", bugs, WEIR_COUNT_OF(bugs));

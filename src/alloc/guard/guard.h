@@ -23,8 +23,8 @@
 #include "record/recorder.h"
 #include "weir/guard.h"
 
-/* In every float type of a GPU, each word of it is a NaN. No byte of it is that of -1. */
-#define WEIR__GUARD_PATTERN 0xfffbfffbfffbfffbull
+/* In every float type of a GPU, each word of it is a NaN. No byte of it is that of 0 or -1. */
+#define WEIR__GUARD_PATTERN 0x7ffb7ffb7ffb7ffbull
 
 enum {
   WEIR__GUARD_CHECKS = 16384, /* checks under way per device, each with a slot */

@@ -200,6 +200,11 @@ static bool take_slots(weir__heap *heap, weir__guarded **checks, weir__guard_slo
   return true;
 }
 
+/* A write in front of a block changes the end of the slack of the block before it. */
+static bool is_in_front_of_neighbour(const weir__guarded *check, const weir__guard_slot *slot) {
+  return check->neighbour && !check->front && slot->last == check->bytes - 1 && slot->first > check->requested;
+}
+
 static void add(weir_allocator *allocator, int device, const weir__guarded *check, const weir__guard_slot *slot) {
   weir_guard_finding finding = {.device = device,
                                 .address = check->address + check->front,
@@ -220,6 +225,14 @@ static void add(weir_allocator *allocator, int device, const weir__guarded *chec
   finding.last = slot->last - check->front;
   finding.bytes = slot->count;
   finding.neighbour = check->neighbour;
+  if (is_in_front_of_neighbour(check, slot)) {
+    finding.address = check->neighbour;
+    finding.neighbour = check->address;
+    finding.offset = slot->first - check->bytes;
+    finding.last = slot->last - check->bytes;
+    finding.requested = 0; /* the history has it */
+    finding.is_freed = false;
+  }
   weir__guard_find_life(allocator, &finding, check->ticks);
   weir__guard_add(allocator, &finding);
 }
