@@ -6,7 +6,6 @@
 #include "base/base.h"
 #include "cli.h"
 #include "json.h"
-#include "offline/render/predict_json.h"
 #include "offline/render/report.h"
 #include "progress.h"
 
@@ -133,19 +132,6 @@ int weir_cli_read_conf(const char *conf, weir__settings *settings) {
 }
 
 /* ---- Printing ---- */
-
-void weir_cli_print_calls(const weir__meter_counts *calls) {
-  bool is_first = true;
-  for (int kind = 0; kind < WEIR__METER_KINDS; kind++) {
-    if (!calls->of[kind].calls)
-      continue;
-    printf("%s%llu %s", is_first ? "" : ", ", (unsigned long long)calls->of[kind].calls,
-           weir__meter_name((weir__meter_kind)kind));
-    is_first = false;
-  }
-  if (is_first)
-    fputs("none", stdout);
-}
 
 void weir_cli_print_failure(const weir__prediction *prediction) {
   printf("entry %llu: a request of %s, with %s reserved and %s of it allocated",

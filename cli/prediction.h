@@ -50,9 +50,6 @@ void weir_cli_history_close(weir_cli_history *history);
 /* An exit code; reports what is wrong with the text. */
 int weir_cli_read_conf(const char *conf, weir__settings *settings);
 
-/* "165 alloc, 12 free": all kinds of calls that were made. */
-void weir_cli_print_calls(const weir__meter_counts *calls);
-
 /* "event 13750: a request of ...", without a newline. */
 void weir_cli_print_failure(const weir__prediction *prediction);
 

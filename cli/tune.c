@@ -9,9 +9,10 @@
 #include "cli.h"
 #include "json.h"
 #include "offline/analyse/tune.h"
-#include "offline/render/predict_json.h"
+#include "offline/render/predict_report.h"
 #include "prediction.h"
 #include "progress.h"
+#include "report.h"
 #include "tuned.h"
 
 enum { MAX_ROWS = 12 };
@@ -227,53 +228,55 @@ static void print_text(const tuning *t) {
   print_verdict(t);
 }
 
-static void json_candidate(const char *key, const tuning *t, size_t candidate) {
+static void add_candidate(weir__report *r, const char *key, const tuning *t, size_t candidate) {
   const weir__tune_candidate *c = &t->result.candidates[candidate];
   char conf[WEIR__CONF_TEXT];
-  WEIR_CLI_JSON(JSON_OBJECT(key),
-                JSON_TEXT("conf", candidate == 0 && t->result.is_mixed ? NULL : weir__conf_text(&c->settings, conf)),
-                JSON_BOOL("recorded", !candidate), JSON_NATURAL("peak_reserved", c->score.peak),
-                JSON_REAL("cost_ns", c->score.cost, 0), JSON_NATURAL("calls", c->score.calls),
-                JSON_NATURAL("retries", c->score.retries), JSON_NATURAL("failures", c->score.failures),
-                JSON_LIST("files"));
+  WEIR__ROWS(r, JSON_OBJECT(key),
+             JSON_TEXT("conf", candidate == 0 && t->result.is_mixed ? NULL : weir__conf_text(&c->settings, conf)),
+             JSON_BOOL("recorded", !candidate), JSON_NATURAL("peak_reserved", c->score.peak),
+             JSON_REAL("cost_ns", c->score.cost, 0), JSON_NATURAL("calls", c->score.calls),
+             JSON_NATURAL("retries", c->score.retries), JSON_NATURAL("failures", c->score.failures),
+             JSON_LIST("files"));
   for (size_t i = 0; i < t->options.history_count; i++) {
-    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("file", t->files[i].file), JSON_INTEGER("device", t->files[i].device));
-    weir__json_prediction(&weir_cli_json_sink, &c->of[i]);
-    WEIR_CLI_JSON(JSON_CLOSE);
+    WEIR__ROWS(r, JSON_OBJECT(NULL), JSON_TEXT("file", t->files[i].file), JSON_INTEGER("device", t->files[i].device));
+    weir__prediction_rows_add(r, &c->of[i]);
+    WEIR__ROWS(r, JSON_CLOSE);
   }
-  WEIR_CLI_JSON(JSON_CLOSE, JSON_CLOSE);
+  WEIR__ROWS(r, JSON_CLOSE, JSON_CLOSE);
 }
 
-static void json_front(const char *key, const tuning *t, const size_t *front, size_t count) {
-  WEIR_CLI_JSON(JSON_LIST(key));
+static void add_front(weir__report *r, const char *key, const tuning *t, const size_t *front, size_t count) {
+  WEIR__ROWS(r, JSON_LIST(key));
   for (size_t i = 0; i < count; i++)
-    json_candidate(NULL, t, front[i]);
-  WEIR_CLI_JSON(JSON_CLOSE);
+    add_candidate(r, NULL, t, front[i]);
+  WEIR__ROWS(r, JSON_CLOSE);
 }
 
-static void print_json(const tuning *t) {
-  const weir__tune_result *r = &t->result;
-  weir_cli_json_begin(0);
-  WEIR_CLI_JSON(JSON_NATURAL("files", t->options.history_count), JSON_NATURAL("tried", r->candidate_count));
-  json_candidate("recorded", t, 0);
-  json_candidate("best", t, r->best);
-  if (r->moving)
-    json_candidate("best_moving", t, r->moving);
+/* Prints JSON if it is wanted. An exit code. */
+static int print_json(const tuning *t, const char *file) {
+  const weir__tune_result *of = &t->result;
+  weir__report report, *r = &report;
+  weir__report_begin(r);
+  WEIR__ROWS(r, JSON_NATURAL("files", t->options.history_count), JSON_NATURAL("tried", of->candidate_count));
+  add_candidate(r, "recorded", t, 0);
+  add_candidate(r, "best", t, of->best);
+  if (of->moving)
+    add_candidate(r, "best_moving", t, of->moving);
   else
-    WEIR_CLI_JSON(JSON_NULL("best_moving"));
-  if (r->expandable)
-    json_candidate("expandable", t, r->expandable);
+    WEIR__ROWS(r, JSON_NULL("best_moving"));
+  if (of->expandable)
+    add_candidate(r, "expandable", t, of->expandable);
   else
-    WEIR_CLI_JSON(JSON_NULL("expandable"));
-  json_front("front", t, r->front, r->front_count);
-  json_front("front_moving", t, r->front_moving, r->moving ? r->front_moving_count : 0);
-  WEIR_CLI_JSON(JSON_TEXT("pytorch", options.pytorch));
+    WEIR__ROWS(r, JSON_NULL("expandable"));
+  add_front(r, "front", t, of->front, of->front_count);
+  add_front(r, "front_moving", t, of->front_moving, of->moving ? of->front_moving_count : 0);
+  WEIR__ROWS(r, JSON_TEXT("pytorch", options.pytorch));
   if (t->options.fit) {
-    weir__json_fit(&weir_cli_json_sink, "fit_recorded", &r->fit_recorded);
-    weir__json_fit(&weir_cli_json_sink, "fit_best", &r->fit_best);
-    weir__json_fit(&weir_cli_json_sink, "fit_moving", &r->fit_moving);
+    weir__fit_rows(r, "fit_recorded", &of->fit_recorded);
+    weir__fit_rows(r, "fit_best", &of->fit_best);
+    weir__fit_rows(r, "fit_moving", &of->fit_moving);
   }
-  weir_cli_json_end();
+  return weir_cli_print_report(r, file, weir_cli_prediction.json);
 }
 
 /* ---- Result files ---- */
@@ -369,10 +372,12 @@ static int tune_files(tuning *t, char **names, int count) {
     weir_cli_fail("%s", weir_last_error());
     return WEIR_EXIT_FAILED;
   }
-  WEIR_CLI_PRINT_REPORT(weir_cli_prediction.json, print_json, print_text, t);
+  code = print_json(t, names[0]);
+  if (!weir_cli_prediction.json)
+    print_text(t);
   bool serves = !t->result.candidates[t->result.best].score.failures ||
                 (t->result.moving && !t->result.candidates[t->result.moving].score.failures);
-  code = serves ? WEIR_EXIT_OK : WEIR_EXIT_SHORT;
+  code = code || serves ? code : WEIR_EXIT_SHORT;
   if (options.save) {
     int saved = save(t, names);
     if (saved)

@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "offline/render/predict_json.h"
+#include "offline/render/predict_report.h"
 
 /* What the result depends on. */
 typedef struct weir_cli_tuned_for {

@@ -10,10 +10,11 @@
 #include "json.h"
 #include "offline/analyse/predict.h"
 #include "offline/render/output_file.h"
-#include "offline/render/predict_json.h"
+#include "offline/render/predict_report.h"
 #include "offline/render/rewrite.h"
 #include "prediction.h"
 #include "progress.h"
+#include "report.h"
 
 enum { MAX_CONFS = 256 };
 
@@ -158,11 +159,14 @@ static void print_rows(const weir_cli_history *h) {
   print_failures();
 }
 
-static void print_json(const weir_cli_history *h) {
-  (void)h;
-  weir_cli_json_begin(0);
-  weir__json_whatif(&weir_cli_json_sink, &whatif.of);
-  weir_cli_json_end();
+/* An exit code. The table is not of the rows of the report, which has one prediction after the other. */
+static int print(const weir_cli_history *h) {
+  weir__report report;
+  weir__whatif_report(&report, &whatif.of);
+  int code = weir_cli_print_report(&report, h->file, weir_cli_prediction.json);
+  if (!code && !weir_cli_prediction.json)
+    print_rows(h);
+  return code;
 }
 
 static weir_status write_pickle(void *history, FILE *file) {
@@ -211,7 +215,7 @@ static int predict_file(const char *file) {
   if (!code && whatif.output && write_history(whatif.output))
     code = weir_cli_fail("%s", weir_last_error());
   if (!code)
-    WEIR_CLI_PRINT_REPORT(weir_cli_prediction.json, print_json, print_rows, &h);
+    code = print(&h);
   weir_cli_history_close(&h);
   return code;
 }

@@ -10,7 +10,7 @@
 
 #include "base/base.h"
 #include "inspect/json.h"
-#include "offline/render/predict_json.h"
+#include "offline/render/predict_report.h"
 #include "offline/render/rewrite.h"
 #include "offline/render/view_data.h"
 #include "weir/runtime.h"
@@ -214,7 +214,12 @@ static bool open_replayer(int device) {
   return !weir__replayer_open(page.recording, device, 0, 0, &page.replayer);
 }
 
-static void write_whatif(weir__sink *sink, const void *context) { weir__json_whatif(sink, context); }
+static void write_whatif(weir__sink *sink, const void *context) {
+  weir__report report;
+  weir__whatif_report(&report, context);
+  weir__report_json_members(&report, sink);
+  weir__report_clear(&report);
+}
 
 /* Predicts the rows that are the same under all settings, unless that was done. */
 static bool predict_own_rows(const weir__whatif *whatif) {

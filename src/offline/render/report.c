@@ -191,6 +191,8 @@ static const char *real_text(double value, weir__unit unit, const value_form *fo
              weir__format_bytes((uint64_t)(size > 0 ? size + 0.5 : 0), bytes));
     return to->number;
   }
+  if (unit == WEIR__UNIT_NS)
+    return weir__unit_text(unit, value, to->number);
   if (unit == WEIR__UNIT_SECONDS)
     return weir__describe_span((int64_t)(value * 1e6 < 9e18 ? value * 1e6 + 0.5 : 9e18), to->number);
   if (unit == WEIR__UNIT_SHARE)
