@@ -90,7 +90,7 @@ run 0 --guard light --guard full "$traces/llama_varlen.pickle.zst"
 has out '^ *32.50 GiB .* guard:light$'
 has out '^ *18.46 GiB .* guard:full$'
 run 1 --guard fuller "$file"
-has err 'there is no mode'
+has err "there is no guard 'fuller'"
 
 # A file that cannot be read does not affect the others.
 run 1 --conf '' "$work/missing" "$traces/cuda_graphs.pickle.zst"
