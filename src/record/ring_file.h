@@ -103,7 +103,8 @@ typedef enum weir__ring_file_area_kind {
   WEIR__RING_ACCOUNTS
 } weir__ring_file_area_kind;
 
-/* Records of other kinds are skipped. Number 6 stands for the names of pools. */
+/* Records of other kinds are skipped. Number 6 is for tags, and not written yet: the time from which on a pool belongs
+ * to one, both numbers of its id, and its device, 64 bits each; and the name of the tag. */
 typedef enum weir__ring_file_kind {
   WEIR__RING_TEXT = 1, /* of weir__texts: texts, pools and contexts */
   WEIR__RING_STACK,    /* of weir__stacks */
