@@ -16,7 +16,8 @@ import sysconfig
 import warnings
 
 __all__ = ["install", "is_installed", "install_pinned", "is_pinned_installed", "allocator", "settings", "configure",
-           "memory_stats", "fix_pages", "driver_timing", "pluggable_allocator", "library_folder"]
+           "memory_stats", "fix_pages", "tag", "sleep", "wake", "driver_timing", "pluggable_allocator",
+           "library_folder"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _folder = None
@@ -220,6 +221,39 @@ def fix_pages(memory):
     free."""
     address = memory if isinstance(memory, int) else memory.untyped_storage().data_ptr()
     _call("weir_allocator_fix_pages", ctypes.c_void_p(address))
+
+
+def tag(name, device=None):
+    """Returns a tag, a name on memory that can sleep; None stands for the current device.
+
+        with weir_torch.tag("weights"):
+            model = Model().cuda()
+        weir_torch.sleep("weights")     # the device has the memory; the tensors keep their addresses
+        weir_torch.wake("weights")      # and have their bytes again
+
+    PyTorch has to allocate from Weir: install(), or WEIR_TORCH=1. What cuBLAS allocates for itself at its first use is
+    made before a scope begins, for the current stream, since it outlives what is made in the scope."""
+    import torch
+
+    from weir_torch._tags import Tag
+
+    if not is_installed():
+        raise RuntimeError("weir: tags need PyTorch to allocate from Weir: weir_torch.install(), or WEIR_TORCH=1")
+    torch.cuda.init()
+    number = torch.cuda._utils._get_device_index(device, optional=True)
+    return Tag(_weir(), allocator(), number, name, torch.cuda.current_blas_handle, torch.OutOfMemoryError)
+
+
+def sleep(*names, keep=True, device=None):
+    """Puts tags to sleep, one after the other (Tag.sleep)."""
+    for name in names:
+        tag(name, device).sleep(keep)
+
+
+def wake(*names, device=None):
+    """Wakes tags, one after the other (Tag.wake)."""
+    for name in names:
+        tag(name, device).wake()
 
 
 def driver_timing():
