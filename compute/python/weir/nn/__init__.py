@@ -57,7 +57,8 @@ class Linear:
 
     def __call__(self, input: Array) -> Array:
         """Returns y for a batch x."""
-        return functional.linear(input, self.weight, self.bias)
+        result: Array = functional.linear(input, self.weight, self.bias)
+        return result
 
     def __repr__(self) -> str:
         return f"Linear(in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None})"

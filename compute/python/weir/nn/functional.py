@@ -69,7 +69,8 @@ def linear(input: Array, weight: Array, bias: Array | None = None) -> Array:
     product = rows.mm(weight.t())
     if bias is not None:
         product.add_(bias)
-    return product.reshape(*input.shape[:-1], weight.shape[0])
+    result: Array = product.reshape(*input.shape[:-1], weight.shape[0])
+    return result
 
 
 _UNSAFE = (
