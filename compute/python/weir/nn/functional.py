@@ -58,7 +58,8 @@ def rrelu(
 
 def relu(input: Array, inplace: bool = False) -> Array:
     """Sets negative elements to 0."""
-    return input.relu_() if inplace else input.relu()
+    result: Array = input.relu_() if inplace else input.relu()
+    return result
 
 
 @cast_policy("lower_precision_fp", "cpu")
