@@ -91,7 +91,8 @@ def binary_cross_entropy(
         weight: factors of the elements.
         reduction: "mean", "sum", or "none" for all elements.
     """
-    return _cross_entropy(input, target, weight, get_enum(reduction))
+    loss: Array = _cross_entropy(input, target, weight, get_enum(reduction))
+    return loss
 
 
 @cast_policy("banned", "cuda", message=_UNSAFE)
