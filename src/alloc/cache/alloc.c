@@ -228,7 +228,7 @@ weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *sett
   if (!block)
     return NULL;
   if (settings->guard == WEIR__GUARD_FULL && weir__growth_of(settings, arena->pool) == WEIR__GROWTH_APART)
-    weir__block_mark(block, WEIR__MARK_GUARDED, true);
+    weir__block_mark(block, WEIR__MARK_APART, true);
   weir__trace(arena, WEIR_TRACE_ALLOC, block->address, requested, 0);
   return block;
 }

@@ -36,12 +36,14 @@ enum {
   WEIR__MARK_OVERSIZE = 1 << 0, /* counted as oversize; max_split_size may change before the free */
   WEIR__MARK_USES = 1 << 1,     /* other streams use it */
   WEIR__MARK_SENT = 1 << 2,     /* other processes may use it (sent.h) */
-  WEIR__MARK_GUARDED = 1 << 3,  /* nothing may write behind what was requested (guard_port.h) */
+  WEIR__MARK_GUARDED = 1 << 3,  /* nothing may write beside what was requested (guard_port.h) */
   WEIR__MARK_ASLEEP = 1 << 4,   /* its tag is asleep, or about to be: its free is completed when the tag wakes */
   WEIR__MARK_LEFT = 1 << 5,     /* freed while asleep, and all else that it waited for has passed */
-  WEIR__MARKS_SHARED = WEIR__MARK_USES | WEIR__MARK_SENT, /* it has to wait for others after its free */
+  WEIR__MARK_APART = 1 << 6,    /* its pages are its own, and end with it */
+  WEIR__MARKS_SHARED = WEIR__MARK_USES | WEIR__MARK_SENT,    /* it has to wait for others after its free */
+  WEIR__MARKS_GUARD = WEIR__MARK_GUARDED | WEIR__MARK_APART, /* it is the guard's before it is free */
   /* its free needs more than the arena's lock, and is not completed at once */
-  WEIR__MARKS_SLOW = WEIR__MARKS_SHARED | WEIR__MARK_GUARDED | WEIR__MARK_ASLEEP
+  WEIR__MARKS_SLOW = WEIR__MARKS_SHARED | WEIR__MARKS_GUARD | WEIR__MARK_ASLEEP
 };
 
 /* A piece of a segment, guarded by the arena's lock. Two blocks fit in a cache line: links have 32 bits, fields of free

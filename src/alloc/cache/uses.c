@@ -68,7 +68,7 @@ void weir__end_block(weir__heap *heap, weir__arena *arena, weir__block *block) {
  * the block itself if guard keeps it, or NULL if its segment is gone. */
 static weir__block *release(weir__heap *heap, weir__arena *arena, weir__block *block) {
   const weir__guard_port *guard = heap->allocator->guard;
-  bool is_kept = guard && block->marks & WEIR__MARK_GUARDED && guard->calls->keep(heap, arena, block);
+  bool is_kept = guard && block->marks & WEIR__MARKS_GUARD && guard->calls->keep(heap, arena, block);
   return is_kept ? block : end_block(heap, arena, block);
 }
 

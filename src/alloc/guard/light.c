@@ -294,6 +294,13 @@ static bool push(weir__guard_heap *guard, weir__block *block) {
   return true;
 }
 
+/* A block that was allocated during a capture has nothing to check. */
+static void check_ends(weir__heap *heap, weir__block *block, const weir__guarded *check) {
+  if (block->marks & WEIR__MARK_GUARDED)
+    launch_ends(heap, check, false);
+  weir__block_mark(block, WEIR__MARK_GUARDED, false);
+}
+
 /* Makes a block wait until its stream has passed this point. */
 static bool wait_with_fence(weir__heap *heap, const weir__arena *arena, weir__block *block) {
   if (!weir__fences_add(&heap->fences, heap->allocator->driver, arena->stream, block))
@@ -318,8 +325,7 @@ static bool keep_apart(weir__heap *heap, const weir__arena *arena, weir__block *
     atomic_store(&of->is_due, true);
     return true;
   }
-  if (of->is_ready)
-    launch_ends(heap, check, false);
+  check_ends(heap, block, check);
   if (!weir__driver_can(heap->allocator->driver, WEIR_DRIVER_NAMES_FAULTS) &&
       !weir__stream_is_idle(heap, arena->stream) && wait_with_fence(heap, arena, block))
     return true;
@@ -331,9 +337,11 @@ static bool keep(weir__heap *heap, weir__arena *arena, weir__block *block) {
   weir__guard *guard = weir__guard_of(heap->allocator);
   weir__guard_heap *of = &guard->heaps[heap->device];
   weir__guarded check = describe(arena, block, WEIR__GUARD_AT_FREE);
-  weir__block_mark(block, WEIR__MARK_GUARDED, false);
-  if (stands_apart(heap, block->address))
+  if (block->marks & WEIR__MARK_APART) {
+    weir__block_mark(block, WEIR__MARK_APART, false);
     return keep_apart(heap, arena, block, &check);
+  }
+  weir__block_mark(block, WEIR__MARK_GUARDED, false);
   if (!of->is_ready || is_of_graph(arena->pool) || !can_launch(heap, arena->stream) ||
       !launch(heap, &check, 0, check.requested, check.bytes) || !push(of, block))
     return false;
@@ -343,9 +351,8 @@ static bool keep(weir__heap *heap, weir__arena *arena, weir__block *block) {
   return true;
 }
 
-/* Checks the oldest block and makes it free; the pages of one that stands apart go with it. False if it has to
- * stay, because its stream captures. The heap's lock is
- * held, and its context is current. */
+/* Checks the oldest block and makes it free; the pages of one that stands apart go with it. False if it has to stay,
+ * because its stream captures. The heap's lock is held, and its context is current. */
 static bool release_oldest(weir__heap *heap) {
   weir__guard_heap *guard = weir__guard_heap_of(heap);
   weir__block *block = oldest(guard)->block;
@@ -356,8 +363,8 @@ static bool release_oldest(weir__heap *heap) {
   weir__guarded check = describe(arena, block, WEIR__GUARD_AT_REUSE);
   weir__arena_unlock(arena);
   if (stands_apart(heap, check.address)) {
-    if (guard->is_ready && !is_of_graph(arena->pool))
-      launch_ends(heap, &check, false);
+    if (!is_of_graph(arena->pool))
+      check_ends(heap, block, &check);
     wait_apart(heap, check.stream);
   } else if (!is_of_graph(arena->pool))
     launch(heap, &check, 0, 0, check.bytes);
@@ -439,7 +446,8 @@ static void fill_new(weir__heap *heap, weir__arena *arena, weir__block *block) {
   weir__guarded check = describe(arena, block, WEIR__GUARD_AT_CHECK);
   uint64_t start = options->fill == WEIR__GUARD_FILL_NAN ? 0 : check.requested;
   if (stands_apart(heap, check.address)) {
-    launch_ends(heap, &check, true);
+    if (!launch_ends(heap, &check, true))
+      return;
     start = check.requested; /* what is behind has the pattern */
     if (options->fill == WEIR__GUARD_FILL_NAN)
       launch(heap, &check, 0, check.requested, check.requested);
