@@ -29,6 +29,7 @@ extern const weir_cli_command weir_cmd_merge;
 extern const weir_cli_command weir_cmd_metrics;
 extern const weir_cli_command weir_cmd_plot;
 extern const weir_cli_command weir_cmd_ranks;
+extern const weir_cli_command weir_cmd_record;
 extern const weir_cli_command weir_cmd_redact;
 extern const weir_cli_command weir_cmd_replay;
 extern const weir_cli_command weir_cmd_summary;

@@ -39,13 +39,17 @@ static int run(int count, char **arguments) {
 
 static const weir_cli_option option_table[] = {{"version", 'V', .target = &version, .help = "print the version"}, {0}};
 
-static const weir_cli_command *const commands[] = {&weir_cmd_summary, &weir_cmd_explain, &weir_cmd_view,
-                                                   &weir_cmd_plot,    &weir_cmd_leaks,   &weir_cmd_diff,
-                                                   &weir_cmd_info,    &weir_cmd_lint,    &weir_cmd_top,
-                                                   &weir_cmd_metrics, &weir_cmd_replay,  &weir_cmd_whatif,
-                                                   &weir_cmd_tune,    &weir_cmd_export,  &weir_cmd_redact,
-                                                   &weir_cmd_digest,  &weir_cmd_merge,   &weir_cmd_ranks,
-                                                   &weir_cmd_demo,    &weir_cmd_help,    NULL};
+static const weir_cli_command *const commands[] = {&weir_cmd_summary, &weir_cmd_explain,
+                                                   &weir_cmd_view,    &weir_cmd_plot,
+                                                   &weir_cmd_leaks,   &weir_cmd_diff,
+                                                   &weir_cmd_info,    &weir_cmd_lint,
+                                                   &weir_cmd_top,     &weir_cmd_metrics,
+                                                   &weir_cmd_record,  &weir_cmd_replay,
+                                                   &weir_cmd_whatif,  &weir_cmd_tune,
+                                                   &weir_cmd_export,  &weir_cmd_redact,
+                                                   &weir_cmd_digest,  &weir_cmd_merge,
+                                                   &weir_cmd_ranks,   &weir_cmd_demo,
+                                                   &weir_cmd_help,    NULL};
 
 const weir_cli_command weir_cmd = {
     .summary = "inspect, predict and share GPU memory histories",

@@ -208,8 +208,9 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   weir__client_remove(&allocator->client);
   if (allocator->unpublish)
     allocator->unpublish(allocator);
-  if (allocator->hooks)
-    allocator->hooks->end(allocator);
+  const weir__recording_hooks *hooks = atomic_load(&allocator->hooks);
+  if (hooks)
+    hooks->end(allocator);
   void (*forget_graphs)(weir_allocator *) = atomic_load(&allocator->forget_graphs);
   if (forget_graphs)
     forget_graphs(allocator);

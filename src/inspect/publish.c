@@ -268,6 +268,77 @@ static void sample(published_device *device, uint64_t now) {
   *w = (weir__page_sample){device->allocated, device->allocated, device->reserved};
 }
 
+/* ---- Requests of other processes ---- */
+
+static member *recorded;         /* the allocator that is recorded on request; NULL if none is */
+static uint64_t record_until_ns; /* WEIR__NO_DEADLINE: until it is asked to stop */
+
+/* Of several allocators, the one that holds most. */
+static member *largest_member(void) {
+  member *largest = members;
+  int64_t most = -1;
+  for (member *m = members; m; m = m->next) {
+    int64_t bytes = 0;
+    for (int i = 0; i < m->allocator->heap_count; i++) {
+      weir__amounts peak, added;
+      weir__account_levels device;
+      if (weir__accounts_poll(&m->allocator->heaps[i].accounts, &device, 1, &peak, &added))
+        bytes += device.reserved.current;
+    }
+    if (bytes > most) {
+      most = bytes;
+      largest = m;
+    }
+  }
+  return largest;
+}
+
+/* The request is copied first: the other process can change it meanwhile. */
+static void start_recording(uint64_t now) {
+  weir__page_requests *asked = page->requests;
+  weir_history_options options;
+  char path[WEIR__PAGE_RECORD_PATH];
+  uint64_t bytes = asked->record.bytes, seconds = asked->record.seconds;
+  uint32_t context = asked->record.context;
+  member *m = largest_member();
+  const char *refusal = NULL;
+  memcpy(path, asked->record.path, sizeof path);
+  path[sizeof path - 1] = '\0';
+  weir_history_options_init(&options);
+  options.stacks = WEIR_STACKS_EITHER;
+  options.context = context <= WEIR_CONTEXT_ALL ? (weir_history_context)context : WEIR_CONTEXT_NONE;
+  if (*path != '/')
+    refusal = "the path is not absolute";
+  else if (bytes < 1 << 20 || bytes > (uint64_t)1 << 40)
+    refusal = "the size is not from 1 MiB to 1 TiB";
+  else
+    refusal = weir__record_start(m->allocator, path, bytes, &options);
+  snprintf(asked->record.refusal, sizeof asked->record.refusal, "%s", refusal ? refusal : "");
+  if (!refusal) {
+    recorded = m;
+    record_until_ns = seconds ? now + seconds * 1000000000ull : WEIR__NO_DEADLINE;
+  }
+  atomic_store(&asked->record.state, refusal ? WEIR__PAGE_RECORD_REFUSED : WEIR__PAGE_RECORD_RUNS);
+}
+
+static void stop_recording(void) {
+  bool was_short = weir__record_has_stopped(recorded->allocator);
+  weir__record_stop(recorded->allocator);
+  recorded = NULL;
+  atomic_store(&page->requests->record.state, was_short ? WEIR__PAGE_RECORD_SHORTAGE : WEIR__PAGE_RECORD_DONE);
+}
+
+/* The lock is held. */
+static void obey(uint64_t now) {
+  int is_on = 1;
+  if (!recorded && atomic_load(&page->requests->record.state) == WEIR__PAGE_RECORD_ASKED)
+    start_recording(now);
+  if (recorded)
+    weir_history_is_on(recorded->allocator, &is_on);
+  if (recorded && (!is_on || now >= record_until_ns || atomic_load(&page->requests->record.stop)))
+    stop_recording();
+}
+
 /* ---- The page ---- */
 
 /* The lock is held. */
@@ -295,8 +366,10 @@ static uint64_t publish(void *unused, uint64_t now) {
   (void)unused;
   weir__mutex_lock(&lock);
   bool is_on = page && members;
-  if (is_on)
+  if (is_on) {
+    obey(now);
     write_page(now);
+  }
   weir__mutex_unlock(&lock);
   return is_on ? now + PERIOD_MS * 1000000ull : WEIR__NO_DEADLINE;
 }
@@ -338,7 +411,7 @@ static void begin_child(void) {
   if (page)
     weir__live_page_abandon(page);
   page = NULL;
-  members = NULL;
+  members = recorded = NULL;
   device_count = 0;
   unlock_all();
 }
@@ -350,6 +423,8 @@ static void at_exit(void) {
   if (owner != weir__process_id())
     return;
   weir__mutex_lock(&lock);
+  if (recorded)
+    stop_recording();
   end_page();
   weir__mutex_unlock(&lock);
 }
@@ -408,6 +483,8 @@ static void leave(weir_allocator *allocator) {
   for (member **at = &members; *at; at = &(*at)->next)
     if ((*at)->allocator == allocator) {
       member *gone = *at;
+      if (recorded == gone)
+        stop_recording();
       *at = gone->next;
       delete (gone);
       break;

@@ -323,7 +323,42 @@ static void leave(weir_allocator *allocator) {
 
 /* ---- The beginning ---- */
 
+/* Gives an allocator a history whose entries go to a file. false if it has one already, or without host memory: then
+ * the file is the caller's. */
+static bool begin_history(weir_allocator *allocator, weir__ring_file *file, const weir__recording_hooks *hooks) {
+  weir__recorder *history = weir__recorder_new(allocator->heap_count);
+  if (!history)
+    return false;
+  weir__recorder_set_file(history, file);
+  weir__mutex_lock(&allocator->configure_lock);
+  bool is_first = !atomic_load(&allocator->history);
+  if (is_first) {
+    atomic_store(&allocator->hooks, hooks);
+    if (!allocator->backend) { /* the memory of other back ends is not replayed */
+      file->due = on_due;
+      file->due_context = allocator;
+    }
+    atomic_store_explicit(&allocator->history, history, memory_order_release);
+  }
+  weir__mutex_unlock(&allocator->configure_lock);
+  if (!is_first) {
+    weir__recorder_set_file(history, NULL);
+    weir__recorder_delete(history);
+    return false;
+  }
+  weir__trace_settings(allocator);
+  for (int i = 0; i < allocator->heap_count; i++) {
+    weir__mutex_lock(&allocator->heaps[i].lock);
+    file->header->devices[i].memory = allocator->heaps[i].total;
+    weir__trace_limit(&allocator->heaps[i]);
+    weir__mutex_unlock(&allocator->heaps[i].lock);
+  }
+  return true;
+}
+
 static void record_from_env(weir_allocator *allocator) {
+  static const weir__recording_hooks hooks = {
+      .checkpoint = weir__checkpoint_take_due, .out_of_memory = dump_out_of_memory, .end = leave};
   const char *folder = weir__env_value(WEIR__ENV_RECORD);
   if (!folder)
     return;
@@ -332,26 +367,13 @@ static void record_from_env(weir_allocator *allocator) {
               allocator->heap_count, (int)WEIR__RING_DEVICES);
     return;
   }
-  weir__recorder *history = weir__recorder_new(allocator->heap_count);
-  weir__ring_file *file = history ? create_file(folder, allocator->heap_count) : NULL;
-  if (!file) {
-    weir__recorder_delete(history);
+  weir__ring_file *file = create_file(folder, allocator->heap_count);
+  if (!file)
     return;
-  }
-  weir__recorder_set_file(history, file);
-  atomic_store_explicit(&allocator->history, history, memory_order_release);
-  weir__trace_settings(allocator);
-  for (int i = 0; i < allocator->heap_count; i++) {
-    file->header->devices[i].memory = allocator->heaps[i].total;
-    weir__trace_limit(&allocator->heaps[i]);
-  }
-  static const weir__recording_hooks hooks = {
-      .checkpoint = weir__checkpoint_take_due, .out_of_memory = dump_out_of_memory, .end = leave};
-  allocator->hooks = &hooks;
-
-  if (!allocator->backend) { /* the memory of other back ends is not replayed */
-    file->due = on_due;
-    file->due_context = allocator;
+  if (!begin_history(allocator, file, &hooks)) {
+    unlink(file->path);
+    weir__ring_file_close(file);
+    return;
   }
   weir_history_options options;
   weir_history_options_init(&options);
@@ -360,6 +382,52 @@ static void record_from_env(weir_allocator *allocator) {
   join(allocator);
   weir_history_record(allocator, &options);
   weir__log(WEIR_LOG_INFO, "WEIR_RECORD: recording to %s", file->path);
+}
+
+/* ---- On request ---- */
+
+static void end_nothing(weir_allocator *allocator) { (void)allocator; }
+
+const char *weir__record_start(weir_allocator *allocator, const char *path, uint64_t bytes,
+                               const weir_history_options *given) {
+  static const weir__recording_hooks hooks = {
+      .checkpoint = weir__checkpoint_take_due, .out_of_memory = weir__record_stop, .end = end_nothing};
+  char host[64] = "";
+  int why = 0;
+  if (atomic_load(&allocator->history))
+    return "it keeps a history already, or was recorded before";
+  if (allocator->heap_count < 1 || allocator->heap_count > WEIR__RING_DEVICES)
+    return "it has more devices than a file has room for";
+  weir__host_name(host, sizeof host);
+  weir__ring_file *file = weir__ring_file_create(path, bytes, allocator->heap_count, host, weir__rank_from_env(), &why);
+  if (!file)
+    return why == EEXIST   ? "the file exists already"
+           : why == ENOMEM ? "out of host memory"
+                           : "it cannot create a file there";
+  if (!begin_history(allocator, file, &hooks)) {
+    unlink(path);
+    weir__ring_file_close(file);
+    return "it keeps a history already";
+  }
+  weir_history_options options = *given;
+  options.max_entries = weir__ring_file_capacity(file);
+  weir_history_record(allocator, &options);
+  return NULL;
+}
+
+/* Threads that began an operation before may still write its entry. */
+void weir__record_stop(weir_allocator *allocator) {
+  weir__recorder *history = atomic_load(&allocator->history);
+  if (!history || !history->file || !weir__recorder_is_on(history))
+    return;
+  weir__recorder_stop(history);
+  weir__update_tracing(allocator);
+  weir__ring_file_note_exit(history->file);
+}
+
+bool weir__record_has_stopped(const weir_allocator *allocator) {
+  const weir__recorder *history = atomic_load(&allocator->history);
+  return history && history->file && atomic_load(&history->file->header->ended) == WEIR__RING_EXITED;
 }
 
 /* The public way to make an allocator is here because only this layer can record. */

@@ -419,3 +419,38 @@ void weir__page_view_clear(weir__page_view *view) {
   view->rows = NULL;
   view->copy = (weir__page_copy){0};
 }
+
+/* ---- Requests to another process ---- */
+
+/* The area of requests is the first one. */
+static bool has_requests(int descriptor, uint64_t need) {
+  struct stat about;
+  weir__ring_file_header h;
+  weir__ring_file_area area;
+  return fstat(descriptor, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == weir__user_id() &&
+         (about.st_mode & 022) == 0 && (uint64_t)about.st_size >= need && about.st_size <= WEIR__PAGE_MAX_BYTES &&
+         pread(descriptor, &h, sizeof h, 0) == (ssize_t)sizeof h &&
+         memcmp(h.magic, WEIR__RING_MAGIC, sizeof h.magic) == 0 && h.version == WEIR__RING_VERSION &&
+         pread(descriptor, &area, sizeof area, WEIR__RING_HEADER) == (ssize_t)sizeof area &&
+         area.kind == WEIR__RING_REQUESTS && area.bytes >= sizeof area + sizeof(weir__page_requests);
+}
+
+bool weir__page_mailbox_open(const char *path, weir__page_mailbox *mailbox) {
+  const size_t at = WEIR__RING_HEADER + sizeof(weir__ring_file_area);
+  *mailbox = (weir__page_mailbox){.bytes = at + sizeof(weir__page_requests)};
+  int descriptor = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (descriptor < 0)
+    return false;
+  if (has_requests(descriptor, mailbox->bytes))
+    mailbox->map = weir__map_shared_file(descriptor, mailbox->bytes);
+  close(descriptor);
+  if (mailbox->map)
+    mailbox->requests = (weir__page_requests *)(void *)(mailbox->map + at);
+  return mailbox->map != NULL;
+}
+
+void weir__page_mailbox_close(weir__page_mailbox *mailbox) {
+  if (mailbox->map)
+    weir__unmap(mailbox->map, mailbox->bytes);
+  *mailbox = (weir__page_mailbox){0};
+}

@@ -94,13 +94,31 @@ typedef struct weir__page_copy {
 /* The area WEIR__RING_ACCOUNTS begins with two of these, each for a copy; see weir__ring_file_checksum. */
 typedef struct weir__ring_file_slot weir__page_slot;
 
-/* The area WEIR__RING_REQUESTS: what other processes of the user ask of this one. Each counter of `asked` is raised by
- * the process that asks, and that of `done` is set to what `asked` was when the work began. */
+typedef enum weir__page_record_state {
+  WEIR__PAGE_RECORD_IDLE,
+  WEIR__PAGE_RECORD_BEING_ASKED,
+  WEIR__PAGE_RECORD_ASKED,
+  WEIR__PAGE_RECORD_RUNS,
+  WEIR__PAGE_RECORD_REFUSED,
+  WEIR__PAGE_RECORD_DONE,    /* by time, or because it was asked to stop */
+  WEIR__PAGE_RECORD_SHORTAGE /* a request failed for lack of memory */
+} weir__page_record_state;
+
+enum { WEIR__PAGE_RECORD_PATH = 1024 };
+
+/* The area WEIR__RING_REQUESTS: what another process of the user asks of this one. The other one claims it by setting
+ * `state` from idle to being asked, fills in the rest, and sets it to asked; once it has read the outcome, it sets
+ * idle. */
 typedef struct weir__page_requests {
   struct {
-    _Atomic uint32_t asked, done;
-    _Atomic uint64_t bytes;      /* given back */
-  } release[WEIR__RING_DEVICES]; /* what a device's allocators only cache */
+    _Atomic uint32_t state; /* weir__page_record_state */
+    _Atomic uint32_t stop;  /* 1 asks for the end */
+    uint32_t seconds;       /* 0: until the process runs out of memory, or is asked to stop */
+    uint32_t context;       /* weir_history_context */
+    uint64_t bytes;         /* to which the file may grow */
+    char path[WEIR__PAGE_RECORD_PATH];
+    char refusal[128]; /* why it cannot be done */
+  } record;
 } weir__page_requests;
 
 /* ---- Writing ---- */
@@ -172,3 +190,15 @@ void weir__page_parse(const void *data, size_t size, weir__page_view *view);
 /* Calls `visit` for each page file of the folders, at most `most` of them. */
 typedef void (*weir__page_visit_fn)(void *context, const char *path);
 size_t weir__pages_visit(size_t most, weir__page_visit_fn visit, void *context);
+
+/* ---- Requests to another process ---- */
+
+typedef struct weir__page_mailbox {
+  char *map;
+  size_t bytes;
+  weir__page_requests *requests;
+} weir__page_mailbox;
+
+/* Maps the requests of a page, to be written. false if it is no page, or not this user's. */
+bool weir__page_mailbox_open(const char *path, weir__page_mailbox *mailbox);
+void weir__page_mailbox_close(weir__page_mailbox *mailbox);

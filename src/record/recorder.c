@@ -164,6 +164,19 @@ void weir__recorder_set(weir__recorder *history, const weir_history_options *opt
   unlock_all();
 }
 
+void weir__recorder_stop(weir__recorder *history) {
+  weir__mutex_lock(&history->lock);
+  weir__rules rules = weir__rings_rules(&history->rings);
+  rules.generation++;
+  rules.context = WEIR_CONTEXT_NONE;
+  atomic_store(&history->rings.rules, rules.word);
+  atomic_store(&history->mode, WEIR_HISTORY_OFF);
+  weir__mutex_unlock(&history->lock);
+  lock_all();
+  count_on();
+  unlock_all();
+}
+
 void weir__recorder_set_metadata(weir__recorder *history, int device, uint32_t text) {
   weir__mutex_lock(&history->lock);
   atomic_store(&history->devices[device].ring.metadata, text);

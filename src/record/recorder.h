@@ -74,6 +74,9 @@ static inline uint32_t weir__recorder_stack(const weir__recorder *history, weir_
   return weir__stack_gather((weir_history_stacks)atomic_load_explicit(&history->stacks, memory_order_relaxed));
 }
 
+/* Ends recording and keeps what was recorded. */
+void weir__recorder_stop(weir__recorder *history);
+
 void weir__recorder_set_metadata(weir__recorder *history, int device, uint32_t text);
 
 /* Writes an entry that belongs to no arena: a mark, perhaps about an address, or a snapshot. */

@@ -4,7 +4,7 @@ set -u
 tested=help
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
-commands='summary explain leaks diff info lint top metrics replay whatif tune export redact demo help'
+commands='summary explain leaks diff info lint top metrics record replay whatif tune export redact demo help'
 
 # ---- Manual pages ----
 
@@ -108,8 +108,8 @@ completes() {
   got=$(sort "$work/out" | tr '\n' ' ')
   [ "$got" = "$expected " ] || fail "expected '$expected'"
 }
-completes 'demo diff digest explain export help info leaks lint merge metrics plot ranks redact replay summary top tune view whatif' weir ''
-completes 'redact replay' weir re
+completes 'demo diff digest explain export help info leaks lint merge metrics plot ranks record redact replay summary top tune view whatif' weir ''
+completes 'record redact replay' weir re
 completes '--help --version' weir -
 completes '--help --version' weir --
 completes '--check --conf --costs --device --force --fraction --help --json --json-fd --memory' weir replay -

@@ -24,7 +24,7 @@ int main(int count, char **words) {
   weir_tag *tag;
   void *held[HELD], *kept;
   char byte;
-  if (weir_driver_open_soft(NULL, &driver) || driver->Init(driver, 0))
+  if (weir_driver_open("soft", &driver) || driver->Init(driver, 0))
     return failed("no driver");
   if (weir_allocator_create(driver, NULL, &allocator))
     return failed("no allocator");

@@ -15,6 +15,8 @@
 
 enum { THREADS = 4, ROUNDS = 2000, HELD = 8 };
 
+static atomic_bool is_over; /* of the recording */
+
 static char folder[] = "/tmp/weir-pages-XXXXXX";
 static weir_cu_stream streams[THREADS];
 static atomic_int running;
@@ -133,4 +135,59 @@ TEST(allocators_that_come_and_go) {
   }
   assert_null(weir__publish_path());
   alloc_close();
+}
+
+static void *go_on(void *argument) {
+  weir_cu_stream stream = *(weir_cu_stream *)argument;
+  void *p[HELD];
+  while (!atomic_load(&is_over)) {
+    for (int k = 0; k < HELD; k++)
+      if (weir_allocator_alloc(allocator, 0, (uint64_t)(k + 1) * 300000, stream, &p[k]))
+        return "failed";
+    for (int k = 0; k < HELD; k++)
+      weir_allocator_free(allocator, p[k]);
+  }
+  return NULL;
+}
+
+static uint32_t state_after(const weir__page_requests *requests, uint32_t state) {
+  for (int i = 0; i < 20000 && atomic_load(&requests->record.state) == state; i++)
+    usleep(1000);
+  return atomic_load(&requests->record.state);
+}
+
+/* Another process asks for a recording, and for its end, while all threads allocate. */
+TEST(recording_on_request) {
+  pthread_t threads[THREADS];
+  weir__page_mailbox mailbox;
+  char path[128];
+  alloc_open_on(WEIR_SOFT_THREADS, 1, 8 * GIB, NULL);
+  put(get(100, NULL));
+  atomic_store(&is_over, false);
+  for (int i = 0; i < THREADS; i++) {
+    streams[i] = work_stream();
+    assert_int_equal(pthread_create(&threads[i], NULL, go_on, &streams[i]), 0);
+  }
+  snprintf(path, sizeof path, "%s/on_request.ring", folder);
+  assert_true(weir__page_mailbox_open(weir__publish_path(), &mailbox));
+  weir__page_requests *asked = mailbox.requests;
+  asked->record.bytes = 4 * MIB;
+  snprintf(asked->record.path, sizeof asked->record.path, "%s", path);
+  atomic_store(&asked->record.state, WEIR__PAGE_RECORD_ASKED);
+  assert_int_equal(state_after(asked, WEIR__PAGE_RECORD_ASKED), WEIR__PAGE_RECORD_RUNS);
+  usleep(50000);
+  atomic_store(&asked->record.stop, 1);
+  assert_int_equal(state_after(asked, WEIR__PAGE_RECORD_RUNS), WEIR__PAGE_RECORD_DONE);
+  usleep(50000); /* it is off now */
+  atomic_store(&is_over, true);
+  for (int i = 0; i < THREADS; i++) {
+    void *failure;
+    pthread_join(threads[i], &failure);
+    assert_null(failure);
+  }
+  assert_int_equal(is_recording(allocator), 0);
+  weir__page_mailbox_close(&mailbox);
+  alloc_close();
+  assert_int_equal(access(path, R_OK), 0);
+  assert_int_equal(unlink(path), 0);
 }

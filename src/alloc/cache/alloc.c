@@ -417,7 +417,7 @@ static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *alloc
                       caller);
   unsigned reasons = weir__slow_reasons(heap);
   if (reasons & WEIR__SLOW_CHECKPOINT) {
-    heap->allocator->hooks->checkpoint(heap);
+    atomic_load(&heap->allocator->hooks)->checkpoint(heap);
     reasons = weir__slow_reasons(heap);
   }
   uint64_t address = 0;
@@ -605,7 +605,7 @@ static __attribute__((noinline)) weir_status free_by_reason(weir__arena *arena, 
   if (is_enough)
     return WEIR_OK;
   if (reasons & WEIR__SLOW_CHECKPOINT)
-    heap->allocator->hooks->checkpoint(heap);
+    atomic_load(&heap->allocator->hooks)->checkpoint(heap);
   return free_generic(heap->allocator, pointer);
 }
 

@@ -364,9 +364,9 @@ struct weir_allocator {
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
   atomic_bool caching;
   weir__mutex uncached_lock;
-  weir__rangemap uncached;             /* memory allocated with caching off -> its heap; guarded by uncached_lock */
-  _Atomic(weir__recorder *) history;   /* NULL until something is recorded; stays until the end */
-  const weir__recording_hooks *hooks;  /* NULL if there is no ring file */
+  weir__rangemap uncached;           /* memory allocated with caching off -> its heap; guarded by uncached_lock */
+  _Atomic(weir__recorder *) history; /* NULL until something is recorded; stays until the end */
+  _Atomic(const weir__recording_hooks *) hooks; /* NULL if there is no ring file */
   void (*unpublish)(weir_allocator *); /* ends its part of the live page (inspect/publish.h); NULL if it has none */
   _Atomic(weir_witness_fn) witness;    /* called within operations, with all locks held; NULL if there is none */
   void *witness_context;               /* written before it, under witness_lock */

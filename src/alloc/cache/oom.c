@@ -219,8 +219,9 @@ weir_status weir__out_of_memory(const char *caller, weir__heap *heap, weir__aren
   weir__op_notify();
 
   weir__observe_shortage(allocator, &shortage);
-  if (allocator->hooks)
-    allocator->hooks->out_of_memory(allocator);
+  const weir__recording_hooks *hooks = atomic_load(&allocator->hooks);
+  if (hooks)
+    hooks->out_of_memory(allocator);
   if (weir__backend_is_async(allocator))
     say_async(caller, allocator, &shortage);
   else
