@@ -196,6 +196,11 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
 /* Limits it to a number of bytes; UINT64_MAX means no limit. The later of the two calls counts, and the fraction that
  * weir_allocator_get_fraction returns does not change. */
 weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, uint64_t bytes);
+
+/* A soft limit refuses nothing. Where a request makes the device hold more, observers are told first, and then memory
+ * that is only cached is given back. UINT64_MAX, the default, means none. weir_pool_set_limits and weir_tag_set_limits
+ * are for a part of it. */
+weir_status weir_allocator_set_soft_limit(weir_allocator *allocator, int device, uint64_t bytes);
 weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, double *fraction);
 
 /* Changes settings; keys that are not named keep their values. On an error nothing changes, and the text names the
@@ -362,6 +367,18 @@ static inline void weir_shortage_init(weir_shortage *shortage) { WEIR__INIT(shor
  * too little memory for. Otherwise WEIR_ERROR_BAD_STATE. */
 weir_status weir_last_shortage(weir_shortage *shortage);
 
+/* An account that is about to exceed its soft limit. */
+typedef struct weir_soft_limit {
+  size_t size; /* sizeof(weir_soft_limit) */
+  int device;
+  const char *account;   /* "device 0", "tag 'weights'" or "pool {0, 1}"; valid during the call */
+  uint64_t limit, bytes; /* the limit, and what is held from the driver now */
+  uint64_t wanted;       /* from the driver, for the request */
+} weir_soft_limit;
+
+/* Sets `size` and makes the rest zero. */
+static inline void weir_soft_limit_init(weir_soft_limit *limit) { WEIR__INIT(limit); }
+
 /* Functions that an allocator calls without a lock, so that they may call it. Those that are NULL are left out. */
 typedef struct weir_observer {
   size_t size;   /* sizeof(weir_observer) */
@@ -378,6 +395,9 @@ typedef struct weir_observer {
 
   /* When no cached block fits: frees what it can, and returns 1 if it freed anything. */
   int (*free_memory)(void *context, int device);
+
+  /* When an account would exceed its soft limit, before cached memory is given back for that: it may free memory. */
+  void (*soft_limit)(void *context, const weir_soft_limit *limit);
 } weir_observer;
 
 /* Sets `size` and makes the rest zero. */

@@ -61,6 +61,12 @@ weir_status weir_allocator_pools(weir_allocator *allocator, int device, int with
  * counts of the most recent 128 pools that had memory are kept when the pool is gone, and continue if a pool of the
  * same id is created. */
 weir_status weir_pool_reserved_bytes(weir_allocator *allocator, int device, weir_pool_id id, weir_stat *reserved_bytes);
+
+/* Limits what the pool may hold from the driver, in bytes; UINT64_MAX means no limit. Beyond the soft limit, observers
+ * are told and cached memory of the pool is given back; beyond the hard one, a request fails with
+ * WEIR_ERROR_OUT_OF_MEMORY, and the text names the pool. Pool {0, 0} is the default one. The limits last as long as the
+ * pool's statistics are known. WEIR_ERROR_INVALID_ARGUMENT if the soft limit is above the hard one. */
+weir_status weir_pool_set_limits(weir_allocator *allocator, int device, weir_pool_id id, uint64_t soft, uint64_t hard);
 weir_status weir_pool_set_use_on_oom(weir_allocator *allocator, int device, weir_pool_id id, int use);
 weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_pool_id id, int no_split);
 

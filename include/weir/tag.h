@@ -124,6 +124,9 @@ weir_status weir_tag_wake(weir_tag *tag, const weir_tag_sleep_options *options);
  * budget has less. */
 weir_status weir_tag_prepare(weir_tag *tag);
 
+/* The limits of weir_pool_set_limits, for all pools of the tag together. */
+weir_status weir_tag_set_limits(weir_tag *tag, uint64_t soft, uint64_t hard);
+
 /* The tag of a pool; *tag is NULL if it has none. */
 weir_status weir_pool_tag(weir_allocator *allocator, int device, weir_pool_id id, weir_tag **tag);
 

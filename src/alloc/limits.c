@@ -123,7 +123,9 @@ weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int devi
 /* ---- Limits ---- */
 
 static void set_limit(weir__heap *heap, uint64_t bytes) {
+  weir__lock_acquire(&heap->accounts.lock); /* of polls */
   heap->accounts.device.limit[WEIR__LIMIT_HARD] = bytes;
+  weir__lock_release(&heap->accounts.lock);
   note_ageing(heap);
   weir__trace_limit(heap);
 }
@@ -148,6 +150,50 @@ weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, uint
   set_limit(heap, bytes);
   weir__mutex_unlock(&heap->lock);
   return WEIR_OK;
+}
+
+/* The heap's lock is held. */
+static weir_status set_limits(const char *caller, weir__heap *heap, weir__account *account, uint64_t soft,
+                              uint64_t hard) {
+  if (soft > hard && soft != UINT64_MAX)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the soft limit, %llu bytes, is above the hard one, %llu",
+                      caller, (unsigned long long)soft, (unsigned long long)hard);
+  weir__lock_acquire(&heap->accounts.lock); /* of polls */
+  account->limit[WEIR__LIMIT_SOFT] = soft;
+  account->limit[WEIR__LIMIT_HARD] = hard;
+  weir__lock_release(&heap->accounts.lock);
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_set_soft_limit(weir_allocator *allocator, int device, uint64_t bytes) {
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  weir__account *account = &heap->accounts.device;
+  weir__mutex_lock(&heap->lock);
+  uint64_t hard = account->limit[WEIR__LIMIT_HARD];
+  weir_status status = set_limits(__func__, heap, account, bytes, hard);
+  weir__mutex_unlock(&heap->lock);
+  return status;
+}
+
+weir_status weir_pool_set_limits(weir_allocator *allocator, int device, weir_pool_id id, uint64_t soft, uint64_t hard) {
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  weir__mutex_lock(&heap->lock);
+  weir__account *account =
+      id.first || id.second ? weir__account_find(&heap->accounts, id) : &heap->accounts.default_pool;
+  weir_status status = account ? set_limits(__func__, heap, account, soft, hard)
+                               : weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no pool {%llu, %llu}", __func__,
+                                            (unsigned long long)id.first, (unsigned long long)id.second);
+  weir__mutex_unlock(&heap->lock);
+  return status;
+}
+
+weir_status weir_tag_set_limits(weir_tag *tag, uint64_t soft, uint64_t hard) {
+  WEIR__CHECK_ARGUMENT(tag);
+  WEIR__CHECK_ALLOCATOR(tag->heap->allocator);
+  weir__mutex_lock(&tag->heap->lock);
+  weir_status status = set_limits(__func__, tag->heap, &tag->account, soft, hard);
+  weir__mutex_unlock(&tag->heap->lock);
+  return status;
 }
 
 weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, double *fraction) {

@@ -422,12 +422,12 @@ void weir__record_stop(weir_allocator *allocator) {
     return;
   weir__recorder_stop(history);
   weir__update_tracing(allocator);
-  weir__ring_file_note_exit(history->file);
+  weir__ring_file_stop(history->file);
 }
 
 bool weir__record_has_stopped(const weir_allocator *allocator) {
   const weir__recorder *history = atomic_load(&allocator->history);
-  return history && history->file && atomic_load(&history->file->header->ended) == WEIR__RING_EXITED;
+  return history && history->file && atomic_load(&history->file->header->ended) == WEIR__RING_CLOSED;
 }
 
 /* The public way to make an allocator is here because only this layer can record. */

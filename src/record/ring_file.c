@@ -176,6 +176,13 @@ void weir__ring_file_close(weir__ring_file *file) {
   free(file);
 }
 
+void weir__ring_file_stop(weir__ring_file *file) {
+  weir__lock_acquire(&file->lock);
+  note_clock(file);
+  atomic_store(&file->header->ended, WEIR__RING_CLOSED);
+  weir__lock_release(&file->lock);
+}
+
 void weir__ring_file_note_exit(weir__ring_file *file) {
   note_clock(file);
   atomic_store(&file->header->ended, WEIR__RING_EXITED);

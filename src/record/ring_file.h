@@ -258,6 +258,9 @@ typedef enum weir__ring_file_end { WEIR__RING_KILLED, WEIR__RING_CLOSED, WEIR__R
 /* Closes the recording; the file stays. `file` may be NULL. */
 void weir__ring_file_close(weir__ring_file *file);
 
+/* Notes that recording has ended, in a process that runs on, with the file open. */
+void weir__ring_file_stop(weir__ring_file *file);
+
 /* Notes that the process exits. */
 void weir__ring_file_note_exit(weir__ring_file *file);
 

@@ -73,6 +73,7 @@ TEST(init_functions) {
   INIT(weir_allocator_options);
   INIT(weir_backend);
   INIT(weir_pointer_info);
+  INIT(weir_soft_limit);
   INIT(weir_allocator_stats);
   INIT(weir_pool_options);
   INIT(weir_history_options);
@@ -92,6 +93,7 @@ TEST(init_functions) {
   weir_allocator_options_init(NULL);
   weir_backend_init(NULL);
   weir_pointer_info_init(NULL);
+  weir_soft_limit_init(NULL);
   weir_allocator_stats_init(NULL);
   weir_observer_init(NULL);
   weir_host_allocator_options_init(NULL);
@@ -234,6 +236,9 @@ TEST(limits_and_settings) {
   assert_error(INVALID_ARGUMENT, weir_allocator_get_fraction(NULL, 0, &fraction));
   assert_error(INVALID_ARGUMENT, weir_allocator_get_fraction(allocator, 0, NULL));
   assert_error(INVALID_ARGUMENT, weir_allocator_set_limit(NULL, 0, MIB));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_soft_limit(NULL, 0, MIB));
+  assert_error(INVALID_ARGUMENT, weir_pool_set_limits(NULL, 0, (weir_pool_id){0, 0}, MIB, MIB));
+  assert_error(INVALID_ARGUMENT, weir_tag_set_limits(NULL, MIB, MIB));
   assert_error(INVALID_ARGUMENT, weir_allocator_configure(NULL, ""));
   assert_error(INVALID_ARGUMENT, weir_allocator_configure(allocator, NULL));
   assert_error(INVALID_ARGUMENT, weir_allocator_configure(allocator, "no_such_key:1"));
@@ -256,6 +261,8 @@ TEST(limits_and_settings) {
     assert_error(INVALID_DEVICE, weir_allocator_set_fraction(allocator, device, 0.5));
     assert_error(INVALID_DEVICE, weir_allocator_get_fraction(allocator, device, &fraction));
     assert_error(INVALID_DEVICE, weir_allocator_set_limit(allocator, device, MIB));
+    assert_error(INVALID_DEVICE, weir_allocator_set_soft_limit(allocator, device, MIB));
+    assert_error(INVALID_DEVICE, weir_pool_set_limits(allocator, device, (weir_pool_id){0, 0}, MIB, MIB));
     assert_error(INVALID_DEVICE, weir_allocator_set_reserve_class(allocator, device, NULL, "a"));
   }
   assert_int_equal(bytes, 77);

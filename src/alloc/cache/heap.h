@@ -165,6 +165,7 @@ struct weir__private_pool {
 struct weir_tag {
   weir__heap *heap;
   char *name;
+  weir__account account;    /* of all its pools */
   weir__private_pool *pool; /* its own */
   weir_tag_state state;
   weir__kept *kept;      /* what it keeps while it is not awake, NULL if that is nothing; changed with the sleeper's
@@ -373,7 +374,8 @@ struct weir_allocator {
   atomic_bool witnesses_segments;      /* the witness is called for segments alone */
   weir__lock witness_lock;             /* of the witness, and of what is traced */
   weir__observer_place observers[WEIR__MAX_OBSERVERS];
-  atomic_int trackers, memory_freers; /* attached observers that have `entry`, and that have `free_memory` */
+  /* Attached observers that have `entry`, `free_memory` and `soft_limit`. */
+  atomic_int trackers, memory_freers, limit_watchers;
   _Atomic(void (*)(weir_allocator *)) forget_graphs; /* ends the use by the runtime's graphs; NULL without one */
   struct weir__ipc *ipc; /* memory of other processes that is open here; guarded by ipc_lock, as the next two */
   struct weir__received *received;     /* the part of it that was sent by weir_ipc_send */

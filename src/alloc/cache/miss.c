@@ -135,6 +135,30 @@ static weir__block *borrow(weir__heap *heap, const weir__arena *arena, const wei
   return NULL;
 }
 
+/* Tells the program, which may free memory, without the heap's lock. Returns whether it was told. */
+static bool tell_soft_limit(weir__heap *heap, const weir__arena *arena, uint64_t bytes) {
+  const weir__account *by;
+  char name[96];
+  if (!atomic_load(&heap->allocator->limit_watchers) ||
+      weir__account_headroom(&arena->account.account, WEIR__LIMIT_SOFT, &by) >= bytes)
+    return false;
+  weir__account_name(by, heap->device, name, sizeof name);
+  const weir_soft_limit limit = {.size = sizeof limit,
+                                 .device = heap->device,
+                                 .account = name,
+                                 .limit = by->limit[WEIR__LIMIT_SOFT],
+                                 .bytes = (uint64_t)by->reserved[WEIR_STAT_ALL].current,
+                                 .wanted = bytes};
+  weir__mutex_unlock(&heap->lock);
+  weir__op_notify();
+  uint8_t reason = weir__this_thread.reason;
+  weir__this_thread.reason = WEIR__REASON_UNKNOWN;
+  weir__observe_soft_limit(heap->allocator, &limit);
+  weir__this_thread.reason = reason;
+  weir__mutex_lock(&heap->lock);
+  return true;
+}
+
 /* A soft limit refuses nothing: what is only cached goes back first. A pool whose pages move takes from what is cached
  * anyway. */
 static void give_back_above_soft_limit(weir__heap *heap, const weir__arena *arena, const weir__settings *settings,
@@ -183,6 +207,8 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
     collect(heap, settings);
     weir__this_thread.reason = WEIR__REASON_REQUEST;
   }
+  if (tell_soft_limit(heap, arena, segment_bytes) && (block = search(heap, arena, settings, bytes, collects)))
+    return block;
   give_back_above_soft_limit(heap, arena, settings, segment_bytes);
   if ((block = grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure)
     return block;

@@ -55,6 +55,16 @@ void weir__observe_shortage(weir_allocator *allocator, const weir_shortage *shor
       (shortage->is_rejection ? o->rejection : o->out_of_memory)(o->context, shortage);
 }
 
+void weir__observe_soft_limit(weir_allocator *allocator, const weir_soft_limit *limit) {
+  weir__observer_call call;
+  for (weir__observer_place *o = allocator->observers; o < allocator->observers + WEIR__MAX_OBSERVERS; o++)
+    if (begin_call(&call, o)) {
+      if (o->functions.soft_limit)
+        o->functions.soft_limit(o->functions.context, limit);
+      end_call(&call);
+    }
+}
+
 bool weir__observe_free_memory(weir_allocator *allocator, int device) {
   weir__observer_call call = {0};
   int freed = 0;
@@ -82,6 +92,8 @@ static void set_attached(weir_allocator *allocator, weir__observer_place *observ
     atomic_fetch_add(&allocator->trackers, change);
   if (observer->functions.free_memory)
     atomic_fetch_add(&allocator->memory_freers, change);
+  if (observer->functions.soft_limit)
+    atomic_fetch_add(&allocator->limit_watchers, change);
   atomic_store(&observer->is_attached, on);
 }
 
@@ -91,7 +103,8 @@ weir_status weir_allocator_attach(weir_allocator *allocator, const weir_observer
   weir_status status = read_observer(__func__, given, &functions);
   if (status)
     return status;
-  if (!functions.entry && !functions.out_of_memory && !functions.rejection && !functions.free_memory)
+  if (!functions.entry && !functions.out_of_memory && !functions.rejection && !functions.free_memory &&
+      !functions.soft_limit)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: all functions of the observer are NULL", __func__);
   weir__observer_place *end = allocator->observers + WEIR__MAX_OBSERVERS, *place = allocator->observers;
   weir__mutex_lock(&allocator->configure_lock);

@@ -31,7 +31,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   pool->large = (weir__pool){.heap = heap, .account = account, .owner = pool};
   pool->use_on_oom = options->use_on_oom;
   pool->tag = tag;
-  weir__account_set_tag(&heap->accounts, account, tag ? tag->name : NULL);
+  weir__account_set_tag(&heap->accounts, account, tag ? &tag->account : NULL);
   pool->growth = weir__growth_of_options(heap, options, tag);
   atomic_init(&pool->no_split, options->no_split != 0);
   pool->alloc = options->alloc;

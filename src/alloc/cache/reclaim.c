@@ -96,7 +96,11 @@ void weir__release_account(weir__heap *heap, const weir__account *account) {
     return;
   }
   weir__wait_for_events(heap);
-  if (!pool || !pool->pins) {
+  if (account->is_tag) {
+    for (weir__private_pool *p = heap->private_pools; p; p = p->next)
+      if (p->small.account->parent == account && !p->pins)
+        release_both(heap, p);
+  } else if (!pool || !pool->pins) {
     release_pool(heap, pool ? &pool->large : &heap->large);
     release_pool(heap, pool ? &pool->small : &heap->small);
   }

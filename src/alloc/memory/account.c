@@ -69,9 +69,17 @@ weir__account *weir__account_open(weir__accounts *tree, weir_pool_id id, struct 
   return account;
 }
 
-void weir__account_set_tag(weir__accounts *tree, weir__account *account, const char *tag) {
-  weir__lock_acquire(&tree->lock); /* of polls, which do not hold the heap's */
-  account->tag = tag;
+void weir__account_begin_tag(weir__account *account, weir__accounts *tree, const char *name) {
+  begin(account, &tree->device, NULL);
+  account->is_tag = true;
+  account->tag = name;
+}
+
+/* Polls read both with the tree's lock alone. */
+void weir__account_set_tag(weir__accounts *tree, weir__account *account, weir__account *tag) {
+  weir__lock_acquire(&tree->lock);
+  account->parent = tag ? tag : &tree->device;
+  account->tag = tag ? tag->tag : NULL;
   weir__lock_release(&tree->lock);
 }
 
@@ -115,6 +123,8 @@ void weir__account_begin_arena(weir__arena_account *arena, weir__accounts *tree,
 void weir__account_name(const weir__account *account, int device, char *text, size_t size) {
   if (!account->parent)
     snprintf(text, size, "device %d", device);
+  else if (account->is_tag)
+    snprintf(text, size, "tag '%s'", account->tag);
   else
     snprintf(text, size, "pool {%llu, %llu}", (unsigned long long)account->id.first,
              (unsigned long long)account->id.second);

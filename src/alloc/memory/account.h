@@ -2,6 +2,7 @@
  * Accounts: how many bytes of a device everything holds, and how many it may hold.
  *
  *   device                one allocator on one device
+ *     tag                 of the pools of a tag; pools without one are below the device
  *     pool                the default pool, or a private one; the accounts of private pools outlive them
  *       arena             a pool's blocks of one stream
  *
@@ -65,6 +66,7 @@ struct weir__account {
   weir__account *same;                 /* the next pool whose id has the same hash */
   weir_pool_id id;                     /* of the pool; {0, 0} for the default pool and the device */
   struct weir__private_pool *pool;     /* NULL if it has gone, or is not private */
+  bool is_tag;                         /* it is that of a tag, and not of a pool */
   const char *tag;                     /* the name of the pool's tag, which lasts as long as the heap; NULL for none */
   weir_stat reserved[WEIR_STAT_KINDS]; /* bytes obtained from the driver: all, in small pools, in large ones */
   weir_stat segments[WEIR_STAT_KINDS]; /* obtained from the driver in one go */
@@ -121,8 +123,12 @@ weir__account *weir__account_find(const weir__accounts *tree, weir_pool_id id);
 /* The same, opened if there is none: then all its statistics are zero. NULL without host memory. */
 weir__account *weir__account_open(weir__accounts *tree, weir_pool_id id, struct weir__private_pool *pool);
 
-/* Says under which tag the pool of an account was created; NULL for none. */
-void weir__account_set_tag(weir__accounts *tree, weir__account *account, const char *tag);
+/* Begins the account of a tag, which is all zero. Needs no lock. */
+void weir__account_begin_tag(weir__account *account, weir__accounts *tree, const char *name);
+
+/* Puts the account of a pool, which holds nothing, below that of the tag in which the pool is created; NULL for
+ * none. */
+void weir__account_set_tag(weir__accounts *tree, weir__account *account, weir__account *tag);
 
 /* The pool has gone. Its account is kept if it ever held memory. A program may create pools by the hundred thousand, so
  * only those of the last ones are. */
@@ -132,7 +138,7 @@ void weir__account_close(weir__accounts *tree, weir__account *account);
 void weir__account_begin_arena(weir__arena_account *arena, weir__accounts *tree, weir__account *pool,
                                weir_stat_kind kind, weir__biased_lock *lock, weir_cu_stream stream);
 
-/* "device 0", or "pool {1, 2}". */
+/* "device 0", "tag 'weights'", or "pool {1, 2}". */
 void weir__account_name(const weir__account *account, int device, char *text, size_t size);
 
 /* ---- Charges and limits. The heap's lock is held ---- */

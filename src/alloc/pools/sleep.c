@@ -463,9 +463,9 @@ static void forget_unneeded(weir__heap *heap, weir__segment *segment) {
   weir__arena_unlock(segment->arena);
 }
 
-/* Whether the limits of the device and of a pool allow what the pool's pages need. */
+/* Whether the limits of the device, the tag and a pool allow what the pool's pages need. */
 static const weir__account *refused_by(const weir_tag *tag) {
-  const weir__account *by = NULL, *device = &tag->heap->accounts.device;
+  const weir__account *by = NULL;
   uint64_t all = 0;
   for (const weir__private_pool *p = tag->heap->private_pools; p; p = p->next) {
     uint64_t bytes = 0;
@@ -475,7 +475,7 @@ static const weir__account *refused_by(const weir_tag *tag) {
       return by;
     all += bytes;
   }
-  return weir__account_headroom(device, WEIR__LIMIT_HARD, &by) < all ? by : NULL;
+  return weir__account_headroom(&tag->account, WEIR__LIMIT_HARD, &by) < all ? by : NULL;
 }
 
 static weir_status no_memory(const char *caller, const weir_tag *tag, const weir__account *by) {

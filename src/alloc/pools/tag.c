@@ -56,6 +56,7 @@ static weir_status create(weir__heap *heap, const char *name, uint64_t number, w
                       (unsigned long long)id.first, (unsigned long long)id.second);
   }
   *made = (weir_tag){.heap = heap, .name = copy};
+  weir__account_begin_tag(&made->account, &heap->accounts, copy);
   made->pool = weir__pool_hold(heap, id, &options, made);
   if (!made->pool)
     goto free_both;
