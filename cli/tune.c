@@ -70,6 +70,16 @@ static void print_front(const tuning *t, const size_t *front, size_t count) {
     printf("%12s and %zu more that need more memory: see --json\n", "", count - MAX_ROWS);
 }
 
+/* Of the recording that needs most, as the peaks in the table are. */
+static uint64_t least_possible(const tuning *t) {
+  uint64_t most = 0;
+  for (size_t i = 0; i < t->options.history_count; i++) {
+    uint64_t least = weir__replayer_least(t->files[i].history, SIZE_MAX);
+    most = least > most ? least : most;
+  }
+  return most;
+}
+
 static void print_table(const tuning *t) {
   const weir__tune_result *r = &t->result;
   size_t shown = r->front_count < MAX_ROWS ? r->front_count : MAX_ROWS;
@@ -90,6 +100,8 @@ static void print_table(const tuning *t) {
     puts("\nWith Weir's allocator under PyTorch, whose key moving_pages PyTorch itself rejects:\n");
     print_front(t, r->front_moving, r->front_moving_count);
   }
+  printf("\n%12s  no allocator could go below: the most bytes in use at one moment, in pages of 2 MiB\n",
+         weir_cli_bytes(least_possible(t)));
   puts("\nThe best has the fewest failures, and then the least peak memory; within 1 % of that, the lowest cost of "
        "driver "
        "calls, of which half a percent of the job's time does not matter, and then the fewest keys.");
@@ -270,7 +282,7 @@ static int print_json(const tuning *t, const char *file) {
     WEIR__ROWS(r, JSON_NULL("expandable"));
   add_front(r, "front", t, of->front, of->front_count);
   add_front(r, "front_moving", t, of->front_moving, of->moving ? of->front_moving_count : 0);
-  WEIR__ROWS(r, JSON_TEXT("pytorch", options.pytorch));
+  WEIR__ROWS(r, ROW_BYTES("least_possible", least_possible(t)), JSON_TEXT("pytorch", options.pytorch));
   if (t->options.fit) {
     weir__fit_rows(r, "fit_recorded", &of->fit_recorded);
     weir__fit_rows(r, "fit_best", &of->fit_best);

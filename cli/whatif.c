@@ -99,6 +99,12 @@ static void print_table(const char *recorded) {
   }
 }
 
+/* Below the rows, under "reserved". */
+static void print_least(const weir__replayer *history) {
+  printf("%12s  no allocator could go below: the most bytes in use at one moment, in pages of 2 MiB\n",
+         weir_cli_bytes(weir__replayer_least(history, SIZE_MAX)));
+}
+
 static const char *count_range(int64_t a, int64_t b, char text[WEIR__ROW_TEXT]) {
   return weir__row_text(&(weir__row){.unit = WEIR__UNIT_COUNT, .value = (double)a, .other = (double)b}, text);
 }
@@ -154,6 +160,7 @@ static void print_rows(const weir_cli_history *h) {
     printf("  limit: %s, inferred from the recording\n", weir_cli_bytes(check->limit));
   explain_own_rows(history);
   print_table(recorded);
+  print_least(history);
   print_moving();
   explain_ranges();
   print_failures();

@@ -76,6 +76,7 @@ TEST(predicted_is_measured) {
     assert_true(llabs((int64_t)got.peak_allocated - p->allocated) <= p->allocated / 1000);
     assert_int_equal(got.retries, p->retries);
     assert_int_equal(got.failures, 0);
+    assert_true(weir__replayer_least(history, SIZE_MAX) <= got.peak_reserved);
     /* Calls that made or freed memory, counted as PyTorch counts them: ranges of pages are one. */
     const weir__meter_count *of = got.calls.of;
     assert_int_equal(of[WEIR__METER_ALLOC].handles + of[WEIR__METER_SET_ACCESS].calls, p->device_alloc);
@@ -83,6 +84,30 @@ TEST(predicted_is_measured) {
     weir__replayer_close(history);
     weir__recording_free(recording);
   }
+}
+
+/* What no allocator could go below: requested bytes in use, without what fails, but for a failure that is asked for. */
+TEST(least_possible) {
+  weir__recording *recording = load("traces/llama_varlen");
+  weir__replayer *history = open_history(recording);
+  const weir__recording_entry *e = recording->devices[0].events;
+  assert_int_equal(weir__replayer_least(history, SIZE_MAX), (19507403152 + 2 * MIB - 1) / (2 * MIB) * (2 * MIB));
+  size_t first = 0;
+  while (e[first].action != WEIR_TRACE_ALLOC)
+    first++;
+  assert_int_equal(weir__replayer_least(history, first), (e[first].size + 2 * MIB - 1) / (2 * MIB) * (2 * MIB));
+  weir__replayer_close(history);
+  weir__recording_free(recording);
+  recording = load("traces/llama_oom");
+  history = open_history(recording);
+  e = recording->devices[0].events;
+  size_t failed = 0;
+  while (e[failed].action != WEIR_TRACE_OOM)
+    failed++;
+  uint64_t with = weir__replayer_least(history, failed), without = weir__replayer_least(history, failed - 1);
+  assert_true(with > without && with <= without + e[failed].size + 2 * MIB);
+  weir__replayer_close(history);
+  weir__recording_free(recording);
 }
 
 /* ---- Calls and their cost ---- */

@@ -138,6 +138,7 @@ typedef struct weir__explanation {
   /* The least limit, in steps of WEIR__FIT_STEP, with which a replay serves the request, and all requests of the
    * recording. 0 if not found. */
   uint64_t fit_request, fit_recording;
+  uint64_t least_possible; /* no allocator could serve the request with less: see weir__replayer_least */
   uint64_t bytes[WEIR__USES];
   size_t blocks[WEIR__USES];
   uint64_t largest_hole, largest_elsewhere; /* free blocks: usable, and the rest */

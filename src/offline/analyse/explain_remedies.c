@@ -353,6 +353,7 @@ static weir_status find_fits(const weir__trial_options *o, size_t recorded, weir
 }
 
 weir_status weir__try_remedies(const weir__trial_options *o, weir__explanation *x) {
+  x->least_possible = weir__replayer_least(o->replayer, o->event);
   size_t recorded = failures_before(o);
   weir__trial same = {.remedy = WEIR__REMEDY_WAIT};
   trial_run t = {.options = o, .empty_after = WEIR__NO_ENTRY, .recorded = SIZE_MAX};

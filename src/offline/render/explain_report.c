@@ -523,7 +523,8 @@ static void add_trials(const context *c) {
   const weir__explanation *x = c->x;
   size_t settings = 0;
   WEIR__ROWS(c->r, JSON_BOOL("proven", x->is_proven), JSON_NATURAL("orders", x->orders),
-             JSON_NATURAL("orders_served", x->orders_served), JSON_LIST("trials"));
+             JSON_NATURAL("orders_served", x->orders_served), ROW_BYTES("least_possible", x->least_possible),
+             JSON_LIST("trials"));
   if (x->trial_count)
     say(c, x->limit_is_inferred
                ? "  *would it have helped?* Each was replayed up to the request, within the lowest possible limit\n"
@@ -539,6 +540,10 @@ static void add_trials(const context *c) {
   WEIR__ROWS(c->r, JSON_CLOSE, JSON_NATURAL("_more_settings", settings - 4));
   if (settings > 4)
     say(c, "                and {_more_settings more setting}\n");
+  if (x->trial_count)
+    say(c, "    at best     {least_possible}: no allocator could go below the most bytes in use at one moment, in "
+           "pages of 2 "
+           "MiB\n");
   say_failed_settings(c);
 }
 
@@ -679,7 +684,7 @@ static void add_unknown(const context *c) {
              JSON_NULL("enough_for_recording"), JSON_NULL("reserved"), JSON_NULL("bytes"), JSON_NULL("labels"),
              JSON_NULL("largest_hole"), JSON_NULL("largest_elsewhere"), JSON_NULL("holes"), JSON_NULL("cause"),
              JSON_NULL("pins"), JSON_NULL("holders"), JSON_BOOL("proven", false), JSON_NATURAL("orders", 0),
-             JSON_NATURAL("orders_served", 0), JSON_LIST("trials"), JSON_CLOSE);
+             JSON_NATURAL("orders_served", 0), JSON_NULL("least_possible"), JSON_LIST("trials"), JSON_CLOSE);
   if (!c->x->has_request)
     say_outcome(c);
   say(c, c->device->lacks_start ? "  *state*       not known: {unknown}\n"

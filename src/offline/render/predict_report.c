@@ -106,7 +106,7 @@ void weir__whatif_report(weir__report *r, const weir__whatif *w) {
       weir__fit_rows(r, "fit", &w->rows[i].fit);
     WEIR__ROWS(r, JSON_BOOL("is_recording", !i && weir__whatif_is_reproduced(w)), JSON_CLOSE);
   }
-  WEIR__ROWS(r, JSON_CLOSE);
+  WEIR__ROWS(r, JSON_CLOSE, ROW_BYTES("least_possible", weir__replayer_least(w->history, SIZE_MAX)));
   add_start(r, w->history);
 }
 

@@ -108,6 +108,11 @@ const weir__settings *weir__replayer_settings(const weir__replayer *replayer);
 /* How long the job took, from the first event to the last; 0 if the recording has no times. */
 double weir__replayer_seconds(const weir__replayer *replayer);
 
+/* No allocator could reserve less for the events up to one: the peak of requested bytes in use, with a request that
+ * failed there, in pages of WEIR__MIN_PAGE, the smallest that a driver has. */
+enum { WEIR__MIN_PAGE = 2 << 20 };
+uint64_t weir__replayer_least(const weir__replayer *replayer, size_t last);
+
 /* The capacity that other runs have by default: the recorded limit, or a device that was full, or neither. */
 weir__capacity weir__replayer_capacity(const weir__replayer *replayer);
 

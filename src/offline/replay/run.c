@@ -702,6 +702,23 @@ double weir__replayer_seconds(const weir__replayer *replayer) {
   return first > 0 && last > first ? (double)(last - first) / 1e6 : 0;
 }
 
+uint64_t weir__replayer_least(const weir__replayer *replayer, size_t last) {
+  const weir__plan *plan = &replayer->plan;
+  const weir__state *start = weir__replayer_start(replayer);
+  uint64_t live = 0; /* may wrap around, since a file may contain any number */
+  int64_t peak = 0;
+  for (size_t i = 0; i < start->block_count; i++)
+    live += start->blocks[i].state == WEIR_BLOCK_ACTIVE_ALLOCATED ? start->blocks[i].requested : 0;
+  for (size_t i = 0; i < plan->count && i <= last; i++) {
+    bool is_asked =
+        plan->events[i].action == WEIR_TRACE_ALLOC || (plan->events[i].action == WEIR_TRACE_OOM && i == last);
+    live += is_asked ? plan->events[i].size : 0;
+    live -= plan->events[i].action == WEIR_TRACE_FREE_REQUESTED ? plan->events[i].size : 0;
+    peak = (int64_t)live > peak ? (int64_t)live : peak;
+  }
+  return ((uint64_t)peak + WEIR__MIN_PAGE - 1) / WEIR__MIN_PAGE * WEIR__MIN_PAGE;
+}
+
 /* A fraction of 1 is a limit if the program sets it, and none if the settings have it. */
 weir__capacity weir__replay_part(uint64_t memory, double fraction, double of_settings) {
   weir__capacity capacity = {.memory = memory, .limit = WEIR__NO_LIMIT};
