@@ -14,6 +14,7 @@
 #include "alloc/cache/segment.h"
 #include "alloc/cache/sizes.h"
 #include "alloc/cache/uses.h"
+#include "alloc/pools/pool.h"
 #include "weir/pool.h"
 
 /* NOLINTBEGIN(misc-redundant-expression): the same values by different names are the point */
@@ -70,6 +71,17 @@ static weir__arena *arena_for(weir_allocator *allocator, weir__private_pool *poo
 /* Only a damaged recording has such a request. A block of no bytes would break the cache. */
 static weir_status no_bytes(void) {
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "the recording has a request for 0 bytes");
+}
+
+weir_status weir__port_create_pool(weir_allocator *allocator, weir_pool_id id, const char *tag) {
+  weir__heap *heap = heap_of(allocator);
+  weir_status status = weir_pool_create(allocator, heap->device, id, NULL);
+  if (status || !tag)
+    return status;
+  weir__mutex_lock(&heap->lock);
+  status = weir__tag_adopt(weir__pool_find(heap, id), tag);
+  weir__mutex_unlock(&heap->lock);
+  return status;
 }
 
 weir__private_pool *weir__port_find_pool(weir_allocator *allocator, weir_pool_id id) {

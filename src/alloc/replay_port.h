@@ -45,6 +45,9 @@ weir_status weir__port_set_settings(weir_allocator *allocator, const weir__setti
 
 /* ---- Requests ---- */
 
+/* Creates a private pool, which belongs to a tag unless its name is NULL, as it did in the recording; or adds a use. */
+weir_status weir__port_create_pool(weir_allocator *allocator, weir_pool_id id, const char *tag);
+
 /* A private pool, or NULL if there is none with this id. It is valid until the pool is released and has no memory. */
 weir__private_pool *weir__port_find_pool(weir_allocator *allocator, weir_pool_id id);
 

@@ -397,6 +397,13 @@ void weir__ring_file_log_settings(weir__ring_file *file, const char *conf) {
   weir__lock_release(&file->lock);
 }
 
+void weir__ring_file_log_tag(weir__ring_file *file, int device, uint64_t first, uint64_t second, const char *name) {
+  weir__lock_acquire(&file->lock);
+  weir__ring_file_tag tag = {weir__clock_ticks(), {first, second}, device};
+  log_record(file, WEIR__RING_TAG, 0, &tag, sizeof tag, name, strlen(name));
+  weir__lock_release(&file->lock);
+}
+
 void weir__ring_file_log_limit(weir__ring_file *file, int device, uint64_t bytes, double fraction) {
   weir__lock_acquire(&file->lock);
   weir__ring_file_limit limit = {weir__clock_ticks(), bytes, device, fraction};

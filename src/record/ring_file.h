@@ -103,8 +103,7 @@ typedef enum weir__ring_file_area_kind {
   WEIR__RING_ACCOUNTS
 } weir__ring_file_area_kind;
 
-/* Records of other kinds are skipped. Number 6 is for tags, and not written yet: the time from which on a pool belongs
- * to one, both numbers of its id, and its device, 64 bits each; and the name of the tag. */
+/* Records of other kinds are skipped. */
 typedef enum weir__ring_file_kind {
   WEIR__RING_TEXT = 1, /* of weir__texts: texts, pools and contexts */
   WEIR__RING_STACK,    /* of weir__stacks */
@@ -112,7 +111,8 @@ typedef enum weir__ring_file_kind {
    * that ID. */
   WEIR__RING_MODULE,
   WEIR__RING_SETTINGS, /* the time from which on they hold, and all of them in the syntax of WEIR_ALLOC_CONF */
-  WEIR__RING_LIMIT     /* weir__ring_file_limit */
+  WEIR__RING_LIMIT,    /* weir__ring_file_limit */
+  WEIR__RING_TAG       /* weir__ring_file_tag, and the name of the tag */
 } weir__ring_file_kind;
 
 /* A record of the log; its bytes follow, padded to a multiple of 8. */
@@ -134,6 +134,13 @@ typedef struct weir__ring_file_limit {
   int64_t device;
   double fraction; /* of the device's memory as which it was set; 0 if it was set in bytes. From version 4 on */
 } weir__ring_file_limit;
+
+/* A private pool that belongs to a tag. */
+typedef struct weir__ring_file_tag {
+  uint64_t time; /* from which on it does */
+  uint64_t pool[2];
+  int64_t device;
+} weir__ring_file_tag;
 
 /* ---- Checkpoints ---- */
 
@@ -286,6 +293,9 @@ void weir__ring_file_resume(weir__ring_file *file, weir__chunk *chunk);
 /* Logs settings, or the limit of a device, that hold from now on. Changes are recorded as long as the log has room. */
 void weir__ring_file_log_settings(weir__ring_file *file, const char *conf);
 void weir__ring_file_log_limit(weir__ring_file *file, int device, uint64_t bytes, double fraction);
+
+/* Logs that a new pool belongs to a tag. */
+void weir__ring_file_log_tag(weir__ring_file *file, int device, uint64_t first, uint64_t second, const char *name);
 
 /* Logs all texts and stacks that existed before the call and are not in the log yet. */
 void weir__ring_file_sync(weir__ring_file *file);

@@ -39,6 +39,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   pool->context = options->context;
   pool->destroy = options->destroy;
   WEIR__LIST_ADD(heap->private_pools, pool);
+  weir__trace_tag(heap, pool);
   heap->pool_count++;
   heap->pools_since_sweep++;
   return pool;

@@ -181,6 +181,12 @@ void weir__trace_limit(const weir__heap *heap) {
     weir__ring_file_log_limit(file, heap->device, limit, is_fraction ? fraction : 0);
 }
 
+void weir__trace_tag(const weir__heap *heap, const weir__private_pool *pool) {
+  weir__ring_file *file = file_of(heap->allocator);
+  if (file && pool->tag)
+    weir__ring_file_log_tag(file, heap->device, pool->id.first, pool->id.second, pool->tag->name);
+}
+
 void weir__trace_taken(weir__arena *arena, const weir__block *block) {
   weir__writer *writer = file_of(arena->pool->heap->allocator) ? writer_of(arena) : NULL;
   if (writer)

@@ -70,6 +70,9 @@ void weir__trace_settings(weir_allocator *allocator);
 /* Logs a changed limit; the heap's lock is held. */
 void weir__trace_limit(const weir__heap *heap);
 
+/* Logs the tag of a new pool, if it has one; the heap's lock is held. */
+void weir__trace_tag(const weir__heap *heap, const weir__private_pool *pool);
+
 /* Logs that a block of an expandable segment was taken for a request that the cache could not serve: until the block is
  * handed out, other threads may free its neighbours. If memory is mapped for the request, the mapping says so. The
  * arena's lock is held. */

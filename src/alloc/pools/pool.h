@@ -25,6 +25,10 @@ bool weir__thread_scope_close(const weir__private_pool *pool);
  * stands for a pool that is going to be created. The heap's lock is held. */
 weir_status weir__tag_check(const char *caller, const weir__heap *heap, const weir__private_pool *pool);
 
+/* Gives a pool that was created for a replay the tag that it had, which gets no pool of its own. The heap's lock is
+ * held. */
+weir_status weir__tag_adopt(weir__private_pool *pool, const char *name);
+
 /* Deletes the tags of a heap that is being destroyed, and before that, with its context current, what they keep. */
 void weir__tags_clear(weir__heap *heap);
 void weir__tags_end_sleep(weir__heap *heap);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc/cache/backend_port.h"
+#include "alloc/cache/growth.h"
 #include "alloc/pools/kept.h"
 #include "alloc/pools/pool.h"
 #include "base/thread.h"
@@ -67,6 +68,31 @@ free_both:
   free(made);
   free(copy);
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "weir_tag_open: out of host memory");
+}
+
+weir_status weir__tag_adopt(weir__private_pool *pool, const char *name) {
+  weir__heap *heap = pool->small.heap;
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  weir_tag **link = &heap->tags;
+  while (*link && strcmp((*link)->name, name))
+    link = &(*link)->next;
+  if (!*link) {
+    weir_tag *made = calloc(1, sizeof *made);
+    char *copy = strdup(name);
+    if (!made || !copy) {
+      free(made);
+      free(copy);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the tag of a pool");
+    }
+    *made = (weir_tag){.heap = heap, .name = copy};
+    *link = made;
+  }
+  pool->tag = *link;
+  pool->growth = weir__growth_of_options(heap, &options, pool->tag);
+  if (pool->id.second == POOLS_OF_TAGS)
+    pool->tag->pool = pool;
+  return WEIR_OK;
 }
 
 weir_status weir_tag_open(weir_allocator *allocator, int device, const char *name, weir_tag **tag) {

@@ -65,6 +65,7 @@ void weir__recording_free(weir__recording *s) {
   weir__drop(s->pairs);
   weir__drop(s->works);
   weir__drop(s->changes);
+  weir__drop(s->tags);
   weir__drop(s->early);
   weir__drop(s->streams);
   weir__drop(s->pools);
@@ -312,4 +313,14 @@ void weir__state_take_stacks(weir__state *state, const weir__state *from) {
     if (known)
       b->stack = known->stack;
   }
+}
+
+/* The last one counts: the number of a pool that is gone may be used again. */
+const char *weir__recording_tag_of(const weir__recording *recording, int device, const int64_t pool[2]) {
+  for (size_t i = recording->tag_count; i--;) {
+    const weir__recording_tag *tag = &recording->tags[i];
+    if (tag->device == device && tag->pool[0] == pool[0] && tag->pool[1] == pool[1])
+      return recording->strings.items[tag->name].text;
+  }
+  return NULL;
 }

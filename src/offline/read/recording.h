@@ -89,6 +89,13 @@ typedef struct weir__recording_pool {
   int64_t id[2];
 } weir__recording_pool;
 
+/* A private pool that belongs to a tag. */
+typedef struct weir__recording_tag {
+  int device;
+  int64_t pool[2];
+  uint32_t name; /* a string */
+} weir__recording_tag;
+
 /* The texts of an event; numbers of strings. */
 typedef struct weir__recording_remark {
   uint32_t compile_context; /* "N/A" for none */
@@ -168,6 +175,9 @@ typedef struct weir__recording {
   weir__recording_change *changes; /* by device, in their order; only in recordings of WEIR_RECORD */
   size_t change_count;
 
+  weir__recording_tag *tags; /* in the order in which the pools were made; only in recordings of WEIR_RECORD */
+  size_t tag_count;
+
   weir__recording_early *early; /* as changes */
   size_t early_count;
 
@@ -196,6 +206,9 @@ typedef struct weir__recording {
   weir__recording_block *blocks;
   size_t block_count; /* of all devices and of the host */
 } weir__recording;
+
+/* The name of the tag that a pool of a device belongs to; NULL if it has none. */
+const char *weir__recording_tag_of(const weir__recording *recording, int device, const int64_t pool[2]);
 
 typedef weir__pickle_limits weir__recording_limits;
 

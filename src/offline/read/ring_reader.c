@@ -62,8 +62,8 @@ typedef struct weir__ring_loader {
   size_t annotation_count, annotation_room;
   uint8_t *threads; /* by number in entries; 0 if not numbered yet */
   uint8_t thread_count;
-  size_t recorded_stack_room, frame_room, stack_frame_room, remark_room, pool_room, stream_room, snapshot_change_room,
-      snapshot_annotation_room, pair_room, work_room, early_room;
+  size_t recorded_stack_room, frame_room, stack_frame_room, remark_room, pool_room, tag_room, stream_room,
+      snapshot_change_room, snapshot_annotation_room, pair_room, work_room, early_room;
   weir__table frame_table, stream_table, pool_table;
   uint32_t last_pool;  /* nearly always the next one, too */
   uint32_t *remark_of; /* by number of a text; 0 if not known yet, or the usual one */
@@ -173,6 +173,21 @@ static weir_status add_limit(loader *l, const weir__ring_file_record *e, uint64_
   return l->s ? add_change(l, &(change){limit.time, (int)limit.device, 0, limit.bytes, limit.fraction}) : WEIR_OK;
 }
 
+static weir_status add_tag(loader *l, const weir__ring_file_record *e, uint64_t at) {
+  weir__ring_file_tag tag;
+  if (e->length < sizeof tag)
+    return weir__ring_bad(&l->file, at, "a tag of %u bytes", e->length);
+  memcpy(&tag, l->file.data + at + sizeof *e, sizeof tag);
+  if (tag.device < 0 || tag.device >= l->file.header->device_count)
+    return weir__ring_bad(&l->file, at, "a tag of device %lld, there are %d", (long long)tag.device,
+                          l->file.header->device_count);
+  weir__recording_tag made = {(int)tag.device, {(int64_t)tag.pool[0], (int64_t)tag.pool[1]}, 0};
+  TRY(add_string(l, (const char *)l->file.data + at + sizeof *e + sizeof tag, e->length - sizeof tag, &made.name));
+  ROOM(l, l->s->tags, l->s->tag_count, l->tag_room, 1);
+  l->s->tags[l->s->tag_count++] = made;
+  return WEIR_OK;
+}
+
 static weir_status read_log_area(loader *l, uint64_t at, uint64_t end) {
   while (at < end) {
     weir__ring_file_record e;
@@ -200,6 +215,10 @@ static weir_status read_log_area(loader *l, uint64_t at, uint64_t end) {
       break;
     case WEIR__RING_LIMIT:
       TRY(add_limit(l, &e, at));
+      break;
+    case WEIR__RING_TAG:
+      if (l->s)
+        TRY(add_tag(l, &e, at));
       break;
     default: /* of a newer program */
       if (l->file.header->version < 4)

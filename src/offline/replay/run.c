@@ -230,13 +230,22 @@ static weir_pool_id id_of(const replay *r, uint32_t pool) {
   return (weir_pool_id){(uint64_t)id[0], (uint64_t)id[1]};
 }
 
+static weir_status create_pool(const replay *r, weir_pool_id id) {
+  const weir__recording *recording = r->plan->recording;
+  const int64_t pool[2] = {(int64_t)id.first, (int64_t)id.second};
+  size_t device = 0;
+  while (device < recording->device_count && recording->devices[device].events != r->plan->events)
+    device++;
+  return weir__port_create_pool(r->allocator, id, weir__recording_tag_of(recording, (int)device, pool));
+}
+
 /* The pool of the allocator for one of the recording, created if need be; NULL for the default one. */
 static weir__private_pool *pool_of(replay *r, uint32_t pool) {
   if (!pool)
     return NULL;
   if (!r->pools[pool]) {
     weir_pool_id id = id_of(r, pool);
-    if (weir_pool_create(r->allocator, 0, id, NULL))
+    if (create_pool(r, id))
       return NULL;
     r->pools[pool] = weir__port_find_pool(r->allocator, id);
   }
@@ -373,7 +382,7 @@ static void end_pools(replay *r, const weir__plan_release *release, bool on) {
     if (on && is_there && uses)
       weir_pool_release(r->allocator, 0, id);
     else if (!on && is_there && !uses)
-      weir_pool_create(r->allocator, 0, id, NULL);
+      create_pool(r, id);
     else if (!on && !is_there)
       r->pools[pool] = NULL;
   }
@@ -520,7 +529,7 @@ static weir_status place_anew(replay *r) {
     weir__private_pool *pool = NULL;
     weir_cu_stream stream = weir__replay_stream_of(&r->plan->streams, s->stream);
     if (s->pool[0] || s->pool[1]) {
-      if (!weir__port_find_pool(r->allocator, id) && weir_pool_create(r->allocator, 0, id, NULL))
+      if (!weir__port_find_pool(r->allocator, id) && create_pool(r, id))
         return WEIR_ERROR_HOST_OUT_OF_MEMORY;
       pool = weir__port_find_pool(r->allocator, id);
     }
