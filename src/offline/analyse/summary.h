@@ -87,3 +87,15 @@ typedef struct weir__summary_host {
 } weir__summary_host;
 
 weir__summary_host weir__summarize_host(const weir__recording_device *host);
+
+/* What the pools of a tag held, in requested bytes. */
+typedef struct weir__summary_tag {
+  const char *name;
+  uint64_t at_peak; /* of the device */
+  uint64_t peak, at_end;
+} weir__summary_tag;
+
+/* The tags of a device in the order of their first pools; *count is 0 and *tags NULL if there are none, or if the state
+ * before the first event is not known. The caller frees *tags. */
+weir_status weir__summarize_tags(const weir__recording *recording, int device, const weir__summary *summary,
+                                 weir__summary_tag **tags, size_t *count);

@@ -1,5 +1,7 @@
 #include "offline/render/summary_report.h"
 
+#include <stdlib.h>
+
 #include "offline/analyse/describe.h"
 
 typedef struct context {
@@ -156,6 +158,24 @@ static void add_classes(const context *c) {
   WEIR__ROWS(c->r, JSON_CLOSE);
 }
 
+/* A recording without tags has no such key. */
+static void add_tags(const context *c) {
+  weir__summary_tag *tags;
+  size_t count;
+  if (weir__summarize_tags(c->recording, c->number, c->s, &tags, &count) || !count)
+    return;
+  weir__say(c->r, "    tags\n");
+  WEIR__ROWS(c->r, JSON_LIST("tags"));
+  for (size_t i = 0; i < count; i++) {
+    WEIR__ROWS(c->r, JSON_OBJECT(NULL), JSON_TEXT("name", tags[i].name), ROW_BYTES("at_peak", tags[i].at_peak),
+               ROW_BYTES("peak", tags[i].peak), ROW_BYTES("at_end", tags[i].at_end));
+    weir__say(c->r, "      {at_peak}  {name}, at most {peak}, {at_end} at the end\n");
+    WEIR__ROWS(c->r, JSON_CLOSE);
+  }
+  WEIR__ROWS(c->r, JSON_CLOSE);
+  free(tags);
+}
+
 static void say_end(const context *c) {
   if (c->s->is_end_told) {
     weir__say(c->r, "    at end    {end_requested} in use, as requested, of {end_reserved} reserved: computed from the "
@@ -183,6 +203,8 @@ static void add_uses(const context *c) {
       say_classes(c);
   }
   add_holders(c, "holders_at_peak", s->holders, s->is_unknown ? 0 : s->holder_count, has_peak);
+  if (has_peak)
+    add_tags(c);
   if (has_peak) {
     weir__say(c->r, "    peak      {peak_reserved} reserved: ");
     say_when(c, "peak_reserved_event", s->reserved.event);
