@@ -21,7 +21,7 @@ static weir_cu_result touch_kernel(const weir_soft_launch *launch) {
   return WEIR_CU_SUCCESS;
 }
 
-static void touch(const void *block, int64_t offset, bool writes, weir_cu_stream stream) {
+static weir_cu_module launch_touch(const void *block, int64_t offset, bool writes, weir_cu_stream stream) {
   static const size_t sizes[] = {8, 8};
   weir_cu_module module;
   weir_cu_function function;
@@ -31,6 +31,11 @@ static void touch(const void *block, int64_t offset, bool writes, weir_cu_stream
   assert_cu(d->ModuleGetFunction(d, &function, module, "touch"));
   void *params[] = {&address, &is_write};
   assert_cu(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+  return module;
+}
+
+static void touch(const void *block, int64_t offset, bool writes, weir_cu_stream stream) {
+  weir_cu_module module = launch_touch(block, offset, writes, stream);
   soft_step_all();
   d->ModuleUnload(d, module); /* fails if the context is lost */
 }
@@ -165,6 +170,53 @@ TEST(accesses_after_free) {
       {.kind = "use_after_free", .run = copy_after_the_cache_was_emptied, .offset = 1, .is_freed = true},
   };
   run_planted("full", bugs, WEIR_COUNT_OF(bugs));
+}
+
+/* The worker that runs the kernel reports, while the program waits. */
+TEST(threads_of_the_device_report) {
+  here = "elsewhere";
+  weir_stack_set_hook(stack_hook, NULL);
+  alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, "guard:full");
+  weir_cu_stream stream = work_stream();
+  void *p = get(1024, stream);
+  assert_cu(d->StreamSynchronize(d, stream));
+  launch_touch(p, 1024, true, stream);
+  assert_cu_error(ILLEGAL_ADDRESS, d->StreamSynchronize(d, stream));
+  findings();
+  assert_kind("out_of_bounds");
+  assert_has("offset", 1024);
+  assert_non_null(strstr(json, "\"access\": \"write\", \"work\": \"touch\""));
+  assert_stack("alloc_stack", "allocating");
+  alloc_teardown(NULL);
+}
+
+/* Memory of one device, used by another one that has no access to it. */
+TEST(the_wrong_device) {
+  weir_cu_context context;
+  here = "elsewhere";
+  weir_stack_set_hook(stack_hook, NULL);
+  for (int bug = 0; bug <= 1; bug++) {
+    alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "guard:full");
+    here = "allocating";
+    void *p = get_on(0, 4096, NULL);
+    assert_cu(d->DevicePrimaryCtxRetain(d, &context, bug));
+    assert_cu(d->CtxSetCurrent(d, context));
+    weir_cu_result r = d->MemsetD8Async(d, (uint64_t)p + 7, 0, 1, NULL);
+    assert_int_equal(r, bug ? WEIR_CU_INVALID_VALUE : WEIR_CU_SUCCESS);
+    assert_cu(d->DevicePrimaryCtxRelease(d, bug));
+    assert_int_equal(found(), bug);
+    findings();
+    if (bug) {
+      assert_kind("wrong_device");
+      assert_has("offset", 7);
+      assert_stack("alloc_stack", "allocating");
+    }
+    assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
+    assert_cu(d->CtxSetCurrent(d, context));
+    assert_cu(d->DevicePrimaryCtxRelease(d, 0));
+    put(p);
+    alloc_close();
+  }
 }
 
 /* ---- Without an address: the candidates ---- */
