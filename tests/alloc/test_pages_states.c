@@ -397,6 +397,69 @@ static void check(uint64_t baseline) {
            (unsigned long long)bytes, (unsigned long long)orphans);
 }
 
+/* ---- Transitions, as docs/inside/pages.md has them ---- */
+
+enum { PAGE, MAPPING, OBJECTS, NONE = 0, STATES = 6, OUTCOMES = 2 };
+static const char *const object_names[OBJECTS] = {"page", "mapping"};
+static const char *const state_names[OBJECTS][STATES] = {{"none", "owned", "asleep", "left"},
+                                                         {"none", "owner", "alias", "retiring", "stuck", "asleep"}};
+
+/* The operations that lead from a state to another one: without a failed call, and with one. */
+static uint32_t edges[OUTCOMES][OBJECTS][STATES][STATES];
+
+static int state_of_page(const weir__page *page) { return !page->owner ? 3 : weir__is_asleep(page->owner) ? 2 : 1; }
+
+typedef struct view {
+  const weir__page *pages[RESERVATIONS * SLOTS]; /* by slot, with their states, and those of the mappings */
+  int page_states[RESERVATIONS * SLOTS], mapping_states[RESERVATIONS * SLOTS];
+} view;
+
+static view look(void) {
+  view v = {0};
+  for (int slot = 0; slot < RESERVATIONS * SLOTS; slot++)
+    if (mapping_of(slot)) {
+      v.pages[slot] = mapping_of(slot)->page;
+      v.page_states[slot] = state_of_page(v.pages[slot]);
+      v.mapping_states[slot] = (int)mapping_of(slot)->state + 1;
+    }
+  return v;
+}
+
+static int page_state_in(const view *v, const weir__page *page) {
+  for (int slot = 0; slot < RESERVATIONS * SLOTS; slot++)
+    if (v->pages[slot] == page)
+      return v->page_states[slot];
+  return NONE;
+}
+
+static void note_edges(const view *from, const view *to, int kind, bool failed) {
+  for (int slot = 0; slot < RESERVATIONS * SLOTS; slot++) {
+    bool is_other = from->pages[slot] != to->pages[slot]; /* what was there went, and another one came */
+    int was = from->mapping_states[slot], is = to->mapping_states[slot];
+    if (was && is && is_other)
+      edges[failed][MAPPING][was][NONE] |= 1u << kind, was = NONE;
+    if (was != is)
+      edges[failed][MAPPING][was][is] |= 1u << kind;
+    const weir__page *pages[] = {from->pages[slot], to->pages[slot]};
+    for (int i = 0; i < 2; i++) {
+      int page_was = page_state_in(from, pages[i]), page_is = page_state_in(to, pages[i]);
+      if (pages[i] && page_was != page_is)
+        edges[failed][PAGE][page_was][page_is] |= 1u << kind;
+    }
+  }
+}
+
+static void write_edge(char *text, size_t size, int failed, int object, int was, int is) {
+  int at = snprintf(text, size, "%-8s %-8s -> %-8s", object_names[object], state_names[object][was],
+                    state_names[object][is]);
+  const char *between = failed ? " when a call fails: " : " ";
+  for (int kind = 0; kind <= STEP; kind++)
+    if (edges[failed][object][was][is] >> kind & 1) {
+      at += snprintf(text + at, size - (size_t)at, "%s%s", between, kind_names[kind]);
+      between = ", ";
+    }
+}
+
 /* ---- States ---- */
 
 static uint64_t mix(uint64_t hash, uint64_t value) {
@@ -497,6 +560,7 @@ static bool apply(op o, uint64_t baseline) {
   else if (o.fault)
     assert_ok(weir_fault_nth_any(faults, o.fault, WEIR_CU_UNKNOWN));
   w.pages.failure = WEIR_CU_SUCCESS;
+  const view before_it = look();
   bool done = run(o);
   assert_ok(weir_fault_clear(faults));
   assert_ok(weir_fault_counts(faults, WEIR_CALL_COUNT, NULL, &after));
@@ -509,6 +573,9 @@ static bool apply(op o, uint64_t baseline) {
     broken("a failed %s changed something", kind_names[o.kind]);
   if (!done && may_lose_aliases && o.fault != UNDO_FAILS && page_count() != pages)
     broken("a failed %s changed a page", kind_names[o.kind]);
+  const view after_it = look();
+  if (planted == nothing)
+    note_edges(&before_it, &after_it, o.kind, failed);
   check(baseline);
   return failed;
 }
@@ -689,6 +756,34 @@ TEST(imported_pages) {
   assert_true(explore(&e, depth, true));
   printf("%zu states within %d operations, %zu transitions, %lu runs\n", e.known.count, depth, e.transitions, runs);
   imports = false;
+}
+
+/* The page about pages shows the transitions that the explorer has seen, and no other ones. */
+TEST(documented) {
+  static char page[1 << 16];
+  FILE *file = fopen(WEIR_TEST_DATA "/../../docs/inside/pages.md", "r");
+  assert_non_null(file);
+  page[fread(page, 1, sizeof page - 1, file)] = 0;
+  fclose(file);
+  size_t shown = 0, seen = 0;
+  for (const char *line = page; (line = strstr(line, " -> ")); line++)
+    shown++;
+  for (int object = 0; object < OBJECTS; object++)
+    for (int failed = 0; failed < OUTCOMES; failed++)
+      for (int was = 0; was < STATES; was++)
+        for (int is = 0; is < STATES; is++) {
+          char text[512];
+          if (!edges[failed][object][was][is])
+            continue;
+          write_edge(text, sizeof text, failed, object, was, is);
+          puts(text);
+          seen++;
+          if (!usual_or_long(0, 1) && !strstr(page, text))
+            fail_msg("docs/inside/pages.md does not have: %s", text);
+        }
+  assert_true(seen > 0);
+  if (!usual_or_long(0, 1))
+    assert_int_equal(shown, seen);
 }
 
 TEST(every_planted_fault_is_found) {
