@@ -154,6 +154,8 @@ weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, u
   weir__arena *arena = weir__block_arena(heap, block);
   weir__arena_lock(arena);
   block = weir__arena_hand_out(arena, settings, block, weir__served_bytes(settings, bytes), bytes, false);
+  if (block)
+    weir__growth_mark(settings, arena, block);
   weir__arena_unlock(arena);
   if (!block)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a block");

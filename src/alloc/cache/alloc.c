@@ -225,11 +225,8 @@ no_memory:
 weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *settings, weir__block *block,
                                   uint64_t bytes, uint64_t requested, bool exact) {
   block = hand_out(arena, settings, block, bytes, requested, exact, NULL);
-  if (!block)
-    return NULL;
-  if (settings->guard == WEIR__GUARD_FULL && weir__growth_of(settings, arena->pool) == WEIR__GROWTH_APART)
-    weir__block_mark(block, WEIR__MARK_APART, true);
-  weir__trace(arena, WEIR_TRACE_ALLOC, block->address, requested, 0);
+  if (block)
+    weir__trace(arena, WEIR_TRACE_ALLOC, block->address, requested, 0);
   return block;
 }
 

@@ -57,6 +57,12 @@ static inline bool weir__has_pages(const weir__segment *segment) { return segmen
 /* Whether the pages of a segment may move, and differ in size. */
 static inline bool weir__pages_move(const weir__segment *segment) { return segment->growth == WEIR__GROWTH_MOVING; }
 
+/* Marks a new block of pages of its own, which end with it. */
+static inline void weir__growth_mark(const weir__settings *settings, const weir__arena *arena, weir__block *block) {
+  if (settings->guard == WEIR__GUARD_FULL && weir__growth_of(settings, arena->pool) == WEIR__GROWTH_APART)
+    weir__block_mark(block, WEIR__MARK_APART, true);
+}
+
 /* Whether a block is split, so that its remainder becomes free. */
 static inline bool weir__should_split(const weir__settings *settings, const weir__pool *pool, uint64_t have,
                                       uint64_t bytes) {

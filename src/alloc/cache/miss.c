@@ -294,6 +294,8 @@ weir_status weir__alloc_miss(const char *caller, weir__heap *heap, weir__arena *
   arena = weir__block_arena(heap, block); /* another pool may have lent it */
   weir__arena_lock(arena);
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);
+  if (block)
+    weir__growth_mark(settings, arena, block);
   weir__account_publish(&arena->account);
   weir__arena_unlock(arena);
   weir__mutex_unlock(&heap->lock);

@@ -259,13 +259,15 @@ static void collect(weir__heap *heap) {
 
 /* ---- Quarantine ---- */
 
-/* Waits for the work that may use a block, before its pages are unmapped. */
-static void wait_apart(weir__heap *heap, weir_cu_stream stream) {
+/* Waits for the work that may use a block, before its pages are unmapped. False if that fails. */
+static bool wait_apart(weir__heap *heap, weir_cu_stream stream) {
   weir_cu_result before = heap->pages.failure;
   heap->pages.failure = WEIR_CU_SUCCESS;
-  if (!weir__wait_for_stream(heap, stream))
+  bool has_waited = weir__wait_for_stream(heap, stream);
+  if (!has_waited)
     weir__guard_note_result(heap, heap->pages.failure);
   heap->pages.failure = before;
+  return has_waited;
 }
 
 static weir__quarantined *oldest(weir__guard_heap *guard) { return &guard->quarantine[guard->first]; }
@@ -310,6 +312,15 @@ static bool wait_with_fence(weir__heap *heap, const weir__arena *arena, weir__bl
   return true;
 }
 
+static bool keep_for_later(weir__heap *heap, weir__guard_heap *of, weir__block *block) {
+  if (!push(of, block))
+    return false;
+  weir__block_cold_of(block)->events = 1;
+  heap->quarantined++;
+  atomic_store(&of->is_due, true);
+  return true;
+}
+
 /* The work that used the block has to end: then its pages can be unmapped, and what comes later faults. Where the
  * driver names what faults, it is waited for, so that no later access is missed; elsewhere a fence is enough. In a
  * capture there is neither, so the block stays until it has ended. */
@@ -317,20 +328,13 @@ static bool keep_apart(weir__heap *heap, const weir__arena *arena, weir__block *
   weir__guard_heap *of = weir__guard_heap_of(heap);
   if (is_of_graph(arena->pool))
     return false;
-  if (atomic_load(&heap->captures) || !can_launch(heap, arena->stream)) {
-    if (!push(of, block))
-      return false;
-    weir__block_cold_of(block)->events = 1;
-    heap->quarantined++;
-    atomic_store(&of->is_due, true);
-    return true;
-  }
+  if (atomic_load(&heap->captures) || !can_launch(heap, arena->stream))
+    return keep_for_later(heap, of, block);
   check_ends(heap, block, check);
   if (!weir__driver_can(heap->allocator->driver, WEIR_DRIVER_NAMES_FAULTS) &&
       !weir__stream_is_idle(heap, arena->stream) && wait_with_fence(heap, arena, block))
     return true;
-  wait_apart(heap, check->stream);
-  return false;
+  return !wait_apart(heap, check->stream) && keep_for_later(heap, of, block);
 }
 
 static bool keep(weir__heap *heap, weir__arena *arena, weir__block *block) {
@@ -365,7 +369,8 @@ static bool release_oldest(weir__heap *heap) {
   if (stands_apart(heap, check.address)) {
     if (!is_of_graph(arena->pool))
       check_ends(heap, block, &check);
-    wait_apart(heap, check.stream);
+    if (!wait_apart(heap, check.stream))
+      return false;
   } else if (!is_of_graph(arena->pool))
     launch(heap, &check, 0, 0, check.bytes);
   guard->first = (guard->first + 1) & (guard->room - 1);
