@@ -88,15 +88,38 @@ void pyweir_end_call(PyThreadState *saved) {
   calls--;
 }
 
+static bool is_of_package(PyObject *frame) {
+  PyObject *globals = PyObject_GetAttrString(frame, "f_globals");
+  PyObject *name = globals ? PyMapping_GetItemString(globals, "__name__") : NULL;
+  const char *text = name && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+  bool found = text && (strcmp(text, "weir") == 0 || strncmp(text, "weir.", 5) == 0);
+  Py_XDECREF(name);
+  Py_XDECREF(globals);
+  PyErr_Clear();
+  return found;
+}
+
+/* The stack level that a warning is reported at: of the first frame outside of the package. */
+static int level_of_caller(void) {
+  int level = 1;
+  PyObject *frame = Py_XNewRef((PyObject *)PyEval_GetFrame());
+  while (frame && is_of_package(frame)) {
+    level++;
+    Py_SETREF(frame, (PyObject *)PyFrame_GetBack((PyFrameObject *)frame));
+  }
+  Py_XDECREF(frame);
+  return level;
+}
+
 /* Returns -1 if a warning becomes an exception; the remaining ones are then dropped. */
 static int issue_warnings(void) {
-  int result = 0;
+  int result = 0, level = kept ? level_of_caller() : 1;
   while (kept) {
     kept_warning *warning = kept;
     kept = warning->next;
     PyObject *message = result == 0 ? message_of(warning->text) : NULL;
     if (result == 0)
-      result = message ? PyErr_WarnFormat(PyExc_UserWarning, 1, "%U", message) : -1;
+      result = message ? PyErr_WarnFormat(PyExc_UserWarning, level, "%U", message) : -1;
     Py_XDECREF(message);
     free(warning);
   }
