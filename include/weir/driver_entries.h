@@ -329,7 +329,8 @@ WEIR_DRIVER_ENTRY(StreamSynchronize, cuStreamSynchronize, 2000, REQUIRED, (weir_
 
 /* Later work of the stream waits for the event's last record before this call, if there was one; flags 0. In a
  * capture it joins the stream to the event's capture; an event that was recorded outside is
- * STREAM_CAPTURE_ISOLATION, one of another capture STREAM_CAPTURE_MERGE. */
+ * STREAM_CAPTURE_ISOLATION, one of another capture STREAM_CAPTURE_MERGE. With WEIR_CU_EVENT_WAIT_EXTERNAL, which is
+ * INVALID_VALUE outside of a capture, the wait is a node: each launch waits for the last record before it. */
 WEIR_DRIVER_ENTRY(StreamWaitEvent, cuStreamWaitEvent, 3020, REQUIRED,
                   (weir_cu_stream stream, weir_cu_event event, unsigned flags), (stream, event, flags))
 
@@ -383,6 +384,11 @@ WEIR_DRIVER_ENTRY(EventCreate, cuEventCreate, 2000, REQUIRED, (weir_cu_event * e
 /* Records the present position of the stream. INVALID_HANDLE unless event and stream are of one context. */
 WEIR_DRIVER_ENTRY(EventRecord, cuEventRecord, 2000, REQUIRED, (weir_cu_event event, weir_cu_stream stream),
                   (event, stream))
+
+/* With flags 0 it is EventRecord. With WEIR_CU_EVENT_RECORD_EXTERNAL, which is INVALID_VALUE outside of a capture, the
+ * record is a node of the graph: each launch records the event. */
+WEIR_DRIVER_ENTRY(EventRecordWithFlags, cuEventRecordWithFlags, 11010, REQUIRED,
+                  (weir_cu_event event, weir_cu_stream stream, unsigned flags), (event, stream, flags))
 
 /* SUCCESS if the stream has passed the last record, or there was none; otherwise NOT_READY. CAPTURED_EVENT if it was
  * recorded in a capture. [unsafe in capture] */

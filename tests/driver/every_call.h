@@ -92,6 +92,7 @@ static inline void every_call(weir_driver *d, weir_cu_result results[WEIR_CALL_C
   CALL(ThreadExchangeStreamCaptureMode, d, NULL);
   CALL(EventCreate, d, NULL, 0);
   CALL(EventRecord, d, NULL, NULL);
+  CALL(EventRecordWithFlags, d, NULL, NULL, 0);
   CALL(EventQuery, d, NULL);
   CALL(EventSynchronize, d, NULL);
   CALL(EventElapsedTime, d, NULL, NULL, NULL);

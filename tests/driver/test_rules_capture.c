@@ -601,6 +601,35 @@ static void fork_capture(struct three *t) {
   assert_cu(d->MemsetD8Async(d, t->p, 1, 1, t->o));
 }
 
+TEST(external_events) {
+  struct three t;
+  weir_cu_graph graph;
+  weir_cu_graph_exec exec;
+  size_t count = 0;
+  three_open(&t);
+  assert_cu(d->EventRecordWithFlags(d, t.event, t.s, 0));
+  assert_cu(d->EventSynchronize(d, t.event));
+  assert_cu_error(INVALID_VALUE, d->EventRecordWithFlags(d, t.event, t.s, WEIR_CU_EVENT_RECORD_EXTERNAL));
+  assert_cu_error(INVALID_VALUE, d->StreamWaitEvent(d, t.s, t.event, WEIR_CU_EVENT_WAIT_EXTERNAL));
+  assert_cu(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamWaitEvent(d, t.s, t.event, WEIR_CU_EVENT_WAIT_EXTERNAL)); /* recorded outside of the capture */
+  assert_cu(d->EventRecordWithFlags(d, t.back, t.s, WEIR_CU_EVENT_RECORD_EXTERNAL));
+  assert_cu(d->StreamEndCapture(d, t.s, &graph));
+  assert_cu(d->GraphGetNodes(d, graph, NULL, &count));
+  assert_int_equal(count, 2);
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->EventQuery(d, t.back));
+  for (int i = 0; i < 2; i++) {
+    assert_cu(d->GraphLaunch(d, exec, t.s));
+    assert_cu(d->StreamWaitEvent(d, t.o, t.back, 0));
+    assert_cu(d->StreamSynchronize(d, t.o));
+    assert_cu(d->EventQuery(d, t.back));
+  }
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphDestroy(d, graph));
+  three_close(&t);
+}
+
 TEST(two_captures_do_not_merge) {
   struct three t;
   weir_cu_graph graph = (weir_cu_graph)&t;

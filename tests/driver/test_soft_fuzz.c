@@ -511,6 +511,8 @@ static weir_cu_result call_streams(weir_driver_call call) {
     return r;
   case WEIR_CALL_EventRecord:
     return d->EventRecord(d, EVENT_ARG, STREAM_ARG);
+  case WEIR_CALL_EventRecordWithFlags:
+    return d->EventRecordWithFlags(d, EVENT_ARG, STREAM_ARG, any_flags(1));
   case WEIR_CALL_EventQuery:
     return d->EventQuery(d, EVENT_ARG);
   case WEIR_CALL_EventSynchronize:

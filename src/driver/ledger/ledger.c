@@ -123,12 +123,16 @@ static weir_cu_result run(model *m, model_stream *stream, model_work *work) {
 }
 
 static weir_cu_result launch(model *m, model_exec *exec, model_stream *stream) {
-  (void)stream;
-  ((ledger *)m)->clock += exec->count;
-  for (size_t i = 0; i < exec->count; i++)
-    if (exec->works[i].kind == MODEL_WORK_HOST)
-      exec->works[i].as.host.fn(exec->works[i].as.host.data);
-  return WEIR_CU_SUCCESS;
+  weir_cu_result r = WEIR_CU_SUCCESS;
+  for (size_t i = 0; !r && i < exec->count; i++) {
+    const model_work *work = &exec->works[i];
+    ((ledger *)m)->clock++;
+    if (work->kind == MODEL_WORK_HOST)
+      work->as.host.fn(work->as.host.data);
+    else if (weir__model_is_of_event(work))
+      r = weir__model_launch_event(m, work, stream);
+  }
+  return r;
 }
 
 static weir_cu_result wait_stream(model *m, model_stream *stream) {

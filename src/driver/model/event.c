@@ -53,6 +53,15 @@ static weir_cu_result record_in_capture(model *m, model_event *event, const mode
   return WEIR_CU_SUCCESS;
 }
 
+static weir_cu_result record_now(model *m, model_event *event, model_stream *stream, weir_cu_stream handle) {
+  weir_cu_result r = m->hooks->record(m, event, stream, handle);
+  if (r)
+    return r;
+  event->capture = 0;
+  event->recorded = true;
+  return WEIR_CU_SUCCESS;
+}
+
 weir_cu_result weir__model_EventRecord(model *m, weir_cu_event event, weir_cu_stream stream) {
   model_event *e = weir__model_event(m, event);
   if (!e)
@@ -65,11 +74,39 @@ weir_cu_result weir__model_EventRecord(model *m, weir_cu_event event, weir_cu_st
     return WEIR_CU_INVALID_HANDLE;
   if (s->capture)
     return record_in_capture(m, e, s);
-  if ((r = weir__model_implicit(m, s)) || (r = m->hooks->record(m, e, s, stream)))
+  r = weir__model_implicit(m, s);
+  return r ? r : record_now(m, e, s, stream);
+}
+
+/* An external record or wait becomes a node of the graph, and the event stays outside of the capture. */
+static weir_cu_result add_external(model *m, model_stream *stream, model_work_kind kind, weir_cu_event event) {
+  if (!stream->capture)
+    return WEIR_CU_INVALID_VALUE;
+  return weir__model_submit(m, stream, &(model_work){.kind = kind, .as.event = event});
+}
+
+weir_cu_result weir__model_EventRecordWithFlags(model *m, weir_cu_event event, weir_cu_stream stream, unsigned flags) {
+  if (!flags)
+    return weir__model_EventRecord(m, event, stream);
+  const model_event *e = weir__model_event(m, event);
+  if (!e)
+    return WEIR_CU_INVALID_HANDLE;
+  model_stream *s;
+  weir_cu_result r = weir__model_stream(m, stream, &s);
+  if (r)
     return r;
-  e->capture = 0;
-  e->recorded = true;
-  return WEIR_CU_SUCCESS;
+  if (s->device != e->device)
+    return WEIR_CU_INVALID_HANDLE;
+  if (flags != WEIR_CU_EVENT_RECORD_EXTERNAL)
+    return WEIR_CU_INVALID_VALUE;
+  return add_external(m, s, MODEL_WORK_RECORD, event);
+}
+
+weir_cu_result weir__model_launch_event(model *m, const model_work *work, model_stream *stream) {
+  model_event *e = weir__model_event(m, work->as.event);
+  if (work->kind == MODEL_WORK_RECORD)
+    return record_now(m, e, stream, NULL);
+  return m->hooks->stream_wait && !e->capture ? m->hooks->stream_wait(m, stream, e) : WEIR_CU_SUCCESS;
 }
 
 /* What query, synchronize and elapsed refuse of an event that was last recorded in a capture. */
@@ -127,7 +164,7 @@ weir_cu_result weir__model_StreamWaitEvent(model *m, weir_cu_stream stream, weir
   if (r)
     return r;
   if (flags)
-    return WEIR_CU_INVALID_VALUE;
+    return flags == WEIR_CU_EVENT_WAIT_EXTERNAL ? add_external(m, s, MODEL_WORK_WAIT, event) : WEIR_CU_INVALID_VALUE;
   if (e->capture) {
     model_capture *capture = weir__model_capture(m, e->capture);
     return capture ? weir__model_join(capture, s, &e->at) : WEIR_CU_INVALID_VALUE;

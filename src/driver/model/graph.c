@@ -129,8 +129,9 @@ weir_cu_result weir__model_GraphNodeGetDependencies(model *m, weir_cu_graph_node
 
 weir_cu_result weir__model_GraphDebugDotPrint(model *m, weir_cu_graph graph, const char *path, unsigned flags) {
   static const char *const names[] = {
-      [MODEL_WORK_COPY] = "MEMCPY", [MODEL_WORK_FILL] = "MEMSET",     [MODEL_WORK_KERNEL] = "KERNEL",
-      [MODEL_WORK_HOST] = "HOST",   [MODEL_WORK_ALLOC] = "MEM_ALLOC", [MODEL_WORK_FREE] = "MEM_FREE"};
+      [MODEL_WORK_COPY] = "MEMCPY",         [MODEL_WORK_FILL] = "MEMSET",     [MODEL_WORK_KERNEL] = "KERNEL",
+      [MODEL_WORK_HOST] = "HOST",           [MODEL_WORK_ALLOC] = "MEM_ALLOC", [MODEL_WORK_FREE] = "MEM_FREE",
+      [MODEL_WORK_RECORD] = "EVENT_RECORD", [MODEL_WORK_WAIT] = "EVENT_WAIT"};
   (void)flags; /* they ask for more detail than there is */
   const model_graph *g = find_graph(m, graph);
   if (!g || !path)
@@ -221,8 +222,8 @@ weir_cu_result weir__model_GraphInstantiate(model *m, weir_cu_graph_exec *exec, 
   return WEIR_CU_SUCCESS;
 }
 
-/* Memory that a graph names may have gone since its capture. */
-static weir_cu_result check_memory(const model *m, const model_work *work) {
+/* Memory and events that a graph names may have gone since its capture. */
+static weir_cu_result check_work(const model *m, const model_work *work) {
   model_range *range;
   weir_cu_result r = WEIR_CU_SUCCESS;
   if (work->kind == MODEL_WORK_COPY) {
@@ -234,6 +235,8 @@ static weir_cu_result check_memory(const model *m, const model_work *work) {
     r = weir__model_check(m, work->device, work->as.fill.to, bytes, true, &range);
     if (!range)
       r = WEIR_CU_INVALID_VALUE;
+  } else if (weir__model_is_of_event(work) && !weir__model_event(m, work->as.event)) {
+    r = WEIR_CU_INVALID_HANDLE;
   }
   return r;
 }
@@ -252,7 +255,7 @@ weir_cu_result weir__model_GraphLaunch(model *m, weir_cu_graph_exec exec, weir_c
   weir_cu_result r = enter_launch(m, exec, stream, &s);
   model_exec *x = find_exec(m, exec);
   for (size_t i = 0; !r && i < x->count; i++)
-    r = check_memory(m, &x->works[i]);
+    r = check_work(m, &x->works[i]);
   return r ? r : m->hooks->launch(m, x, s);
 }
 

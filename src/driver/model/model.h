@@ -76,9 +76,11 @@ typedef enum model_work_kind {
   MODEL_WORK_FILL,
   MODEL_WORK_KERNEL,
   MODEL_WORK_HOST,
-  MODEL_WORK_ALLOC, /* in graphs only: a range of the graph begins to be used */
-  MODEL_WORK_FREE,  /* a range goes back to its pool; a range of a graph stays */
-  MODEL_WORK_OTHER  /* of the table below; never in a graph */
+  MODEL_WORK_ALLOC,  /* in graphs only: a range of the graph begins to be used */
+  MODEL_WORK_FREE,   /* a range goes back to its pool; a range of a graph stays */
+  MODEL_WORK_RECORD, /* in graphs only, as the next: of an external event */
+  MODEL_WORK_WAIT,
+  MODEL_WORK_OTHER /* of the table below; never in a graph */
 } model_work_kind;
 
 /* The kernels of a weir_soft_image. Modules and work with its kernels count as references. */
@@ -130,6 +132,7 @@ typedef struct model_work {
       model_range *range; /* counted in its refs */
       uint64_t turn;      /* of the range when it was freed */
     } memory;
+    weir_cu_event event; /* which may be destroyed before the graph */
   } as;
 } model_work;
 
@@ -634,6 +637,13 @@ weir_cu_result weir__model_no_capture_on(model *m, const model_device *device);
 
 /* A piece of work: a node if the stream captures, else hooks->run. Owns what the work holds, whatever the result. */
 weir_cu_result weir__model_submit(model *m, model_stream *stream, model_work *work);
+
+/* Whether the work of a node is a record of an event or a wait for one. A launch does these with the next function, at
+ * their place among the other works; weir__model_GraphLaunch has looked that the event still exists. */
+static inline bool weir__model_is_of_event(const model_work *work) {
+  return work->kind == MODEL_WORK_RECORD || work->kind == MODEL_WORK_WAIT;
+}
+weir_cu_result weir__model_launch_event(model *m, const model_work *work, model_stream *stream);
 
 /* The capture of an id, if it has not ended. */
 model_capture *weir__model_capture(const model *m, uint64_t id);

@@ -689,10 +689,12 @@ static weir_cu_result launch(model *m, model_exec *exec, model_stream *on) {
   while (list) {
     struct soft_work *work = list;
     list = work->next;
-    if (r)
+    if (r || weir__model_is_of_event(&work->w)) {
+      r = r ? r : weir__model_launch_event(m, &work->w, on);
       weir__soft_work_free(soft, work);
-    else
+    } else {
       r = weir__soft_enqueue(soft, stream, work);
+    }
   }
   weir__soft_signal_unref(x->launched);
   weir_cu_result marked = get_end_signal(stream, &x->launched);
