@@ -17,9 +17,10 @@ extern "C" {
 typedef struct weir_event weir_event;
 
 enum {
-  WEIR_EVENT_TIMING = 1,      /* for weir_event_elapsed */
-  WEIR_EVENT_BLOCKING = 2,    /* synchronize sleeps instead of spinning */
-  WEIR_EVENT_INTERPROCESS = 4 /* can be shared with other processes; excludes timing */
+  WEIR_EVENT_TIMING = 1,       /* for weir_event_elapsed */
+  WEIR_EVENT_BLOCKING = 2,     /* synchronize sleeps instead of spinning */
+  WEIR_EVENT_INTERPROCESS = 4, /* can be shared with other processes; excludes timing */
+  WEIR_EVENT_EXTERNAL = 8      /* in a capture, records and waits are nodes of the graph: each replay does them */
 };
 
 /* The CUDA event is created by the first record, on the device of that stream. */

@@ -293,7 +293,8 @@ enum class event_flags : unsigned {
   none = 0,
   timing = WEIR_EVENT_TIMING,
   blocking = WEIR_EVENT_BLOCKING,
-  interprocess = WEIR_EVENT_INTERPROCESS
+  interprocess = WEIR_EVENT_INTERPROCESS,
+  external = WEIR_EVENT_EXTERNAL
 };
 constexpr event_flags operator|(event_flags a, event_flags b) noexcept {
   return static_cast<event_flags>(static_cast<unsigned>(a) | static_cast<unsigned>(b));

@@ -63,22 +63,25 @@ int pyweir_event_wait(PyObject *object, weir_stream stream) {
   return pyweir_check(status);
 }
 
-/* As torch.cuda.Event(enable_timing, blocking, interprocess), and as torch.Event(device, *, enable_timing, ...). */
+/* As torch.cuda.Event(enable_timing, blocking, interprocess, external), and as torch.Event(device, *, enable_timing,
+ * blocking, interprocess). */
 static PyObject *event_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"enable_timing", "blocking", "interprocess", NULL};
+  static char *names[] = {"enable_timing", "blocking", "interprocess", "external", NULL};
   static char *names_of_device[] = {"device", "enable_timing", "blocking", "interprocess", NULL};
-  int timing = 0, blocking = 0, interprocess = 0, index = -1;
+  int timing = 0, blocking = 0, interprocess = 0, external = 0, index = -1;
   PyObject *device = NULL, *first = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : NULL;
   bool has_device =
       first ? !PyBool_Check(first) && !PyLong_Check(first) : keywords && PyMapping_HasKeyString(keywords, "device");
   if (has_device ? !PyArg_ParseTupleAndKeywords(args, keywords, "O|$ppp:Event", names_of_device, &device, &timing,
                                                 &blocking, &interprocess)
-                 : !PyArg_ParseTupleAndKeywords(args, keywords, "|ppp:Event", names, &timing, &blocking, &interprocess))
+                 : !PyArg_ParseTupleAndKeywords(args, keywords, "|pppp:Event", names, &timing, &blocking, &interprocess,
+                                                &external))
     return NULL;
   if (device ? pyweir_need_device(device, &index) != 0 : pyweir_ensure_init() != 0)
     return NULL;
-  PyObject *event = create(type, (timing ? WEIR_EVENT_TIMING : 0u) | (blocking ? WEIR_EVENT_BLOCKING : 0u) |
-                                     (interprocess ? WEIR_EVENT_INTERPROCESS : 0u));
+  PyObject *event =
+      create(type, (timing ? WEIR_EVENT_TIMING : 0u) | (blocking ? WEIR_EVENT_BLOCKING : 0u) |
+                       (interprocess ? WEIR_EVENT_INTERPROCESS : 0u) | (external ? WEIR_EVENT_EXTERNAL : 0u));
   if (event)
     ((event_object *)event)->device = index;
   return event;
@@ -262,11 +265,13 @@ static PyMethodDef event_methods[] = {
 
 static PyTypeObject event_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir.Event",
-    .tp_doc = PyDoc_STR("Event(enable_timing=False, blocking=False, interprocess=False)\n--\n\n"
-                        "A CUDA event: a marker in a stream, to wait for or to measure time.\n\n"
-                        "enable_timing: allows elapsed_time().\n"
-                        "blocking: makes synchronize() sleep instead of spinning.\n"
-                        "interprocess: allows sharing with other processes; excludes enable_timing."),
+    .tp_doc =
+        PyDoc_STR("Event(enable_timing=False, blocking=False, interprocess=False, external=False)\n--\n\n"
+                  "A CUDA event: a marker in a stream, to wait for or to measure time.\n\n"
+                  "enable_timing: allows elapsed_time().\n"
+                  "blocking: makes synchronize() sleep instead of spinning.\n"
+                  "interprocess: allows sharing with other processes; excludes enable_timing.\n"
+                  "external: in a capture, makes record() and wait() nodes of the graph, which each replay runs."),
     .tp_basicsize = sizeof(event_object),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .tp_new = event_new,

@@ -109,7 +109,7 @@ def test_flags():
     with pytest.raises(ValueError):
         weir.Event(enable_timing=True, interprocess=True)
     with pytest.raises(TypeError):
-        weir.Event(True, True, False, True)
+        weir.Event(True, True, False, True, False)
     with pytest.raises(TypeError):
         weir.Event(unknown=True)
 
@@ -219,3 +219,43 @@ def test_a_device_in_place_of_the_flags():
     for wrong in ("cpu", "nonsense", 1.5):
         with pytest.raises((TypeError, ValueError, RuntimeError)):
             weir.Event(wrong)
+
+
+def test_external_events():
+    stream, other, side = weir.Stream(), weir.Stream(), weir.Stream()
+    gate, done = weir.Event(external=True), weir.Event(True, external=True)
+    start = weir.Event(enable_timing=True)
+    source, target = weir.buffer(100).fill_(1), weir.buffer(100).fill_(0)
+    graph = weir.CUDAGraph()
+    gate.record(other)
+    weir.synchronize()
+    with weir.graph(graph, stream=stream):
+        gate.wait()
+        target.copy_(source)
+        done.record()
+    assert graph.node_count() == 3 and done.query()
+    with pytest.raises((ValueError, weir.AcceleratorError)):
+        start.elapsed_time(done)  # no launch has recorded it
+    for value in (5, 6):
+        start.record(other)
+        other._spin(cycles(30))
+        with weir.stream(other):
+            source.fill_(value)
+        gate.record(other)
+        with weir.stream(stream):
+            graph.replay()
+        assert not done.query()
+        side.wait_event(done)
+        side.synchronize()
+        assert done.query() and target.tobytes() == bytes([value]) * 100
+        assert start.elapsed_time(done) > 20
+    join = weir.Event(external=False)
+    with weir.stream(stream):
+        graph.reset()
+        graph.capture_begin()
+        join.record()
+        side.wait_event(join)
+        assert side.is_capturing()
+        stream.wait_stream(side)
+        with pytest.warns(UserWarning, match="empty"):
+            graph.capture_end()

@@ -55,10 +55,10 @@ weir_status weir_event_create(unsigned flags, weir_event **event) {
   weir_status status = weir__check_fork(__func__);
   if (status)
     return status;
-  if (flags & ~(unsigned)(WEIR_EVENT_TIMING | WEIR_EVENT_BLOCKING | WEIR_EVENT_INTERPROCESS))
+  if (flags & ~(unsigned)(WEIR_EVENT_TIMING | WEIR_EVENT_BLOCKING | WEIR_EVENT_INTERPROCESS | WEIR_EVENT_EXTERNAL))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "%s: flags is 0x%x; allowed are WEIR_EVENT_TIMING (1), "
-                      "WEIR_EVENT_BLOCKING (2) and WEIR_EVENT_INTERPROCESS (4)",
+                      "%s: flags is 0x%x; allowed are WEIR_EVENT_TIMING (1), WEIR_EVENT_BLOCKING (2), "
+                      "WEIR_EVENT_INTERPROCESS (4) and WEIR_EVENT_EXTERNAL (8)",
                       __func__, flags);
   if (flags & WEIR_EVENT_TIMING && flags & WEIR_EVENT_INTERPROCESS)
     return weir__fail(
@@ -99,6 +99,16 @@ static weir_status make_raw(const char *caller, const weir_event *event, weir_cu
   return WEIR__CALL_FOR(caller, driver, EventCreate(driver, raw, flags));
 }
 
+/* Whether a record or a wait in the stream is a node of a graph. */
+static weir_status is_node(const char *caller, const weir_event *event, weir_cu_stream stream, bool *found) {
+  int capturing = WEIR_CU_CAPTURE_STATUS_NONE;
+  weir_status status = WEIR_OK;
+  if (event->flags & WEIR_EVENT_EXTERNAL)
+    status = WEIR__CALL_FOR(caller, weir__rt.driver, StreamIsCapturing(weir__rt.driver, stream, &capturing));
+  *found = capturing != WEIR_CU_CAPTURE_STATUS_NONE;
+  return status;
+}
+
 /* The lock of the event is held. If recording fails, an event that was created for it is destroyed again. */
 static weir_status record(const char *caller, weir_event *event, weir_stream stream) {
   weir__guard guard;
@@ -118,7 +128,13 @@ static weir_status record(const char *caller, weir_event *event, weir_stream str
   if (status)
     goto leave_device;
 
-  status = WEIR__CALL_FOR(caller, driver, EventRecord(driver, raw, raw_stream));
+  bool external;
+  status = is_node(caller, event, raw_stream, &external);
+  if (!status && external)
+    status =
+        WEIR__CALL_FOR(caller, driver, EventRecordWithFlags(driver, raw, raw_stream, WEIR_CU_EVENT_RECORD_EXTERNAL));
+  else if (!status)
+    status = WEIR__CALL_FOR(caller, driver, EventRecord(driver, raw, raw_stream));
   if (!status) {
     if (is_new) {
       event->device = stream.device;
@@ -170,8 +186,12 @@ weir_status weir_event_wait(const weir_event *event, weir_stream stream) {
   if (status)
     return status;
   weir_cu_event raw = event->raw;
+  bool external = false;
   if (raw)
-    status = WEIR__CALL(weir__rt.driver, StreamWaitEvent(weir__rt.driver, raw_stream, raw, 0));
+    status = is_node(__func__, event, raw_stream, &external);
+  unsigned flags = external ? WEIR_CU_EVENT_WAIT_EXTERNAL : 0;
+  if (raw && !status)
+    status = WEIR__CALL(weir__rt.driver, StreamWaitEvent(weir__rt.driver, raw_stream, raw, flags));
   weir__leave_device(&guard);
   return status;
 }

@@ -106,8 +106,10 @@ TEST(flags) {
                            WEIR_EVENT_BLOCKING,
                            WEIR_EVENT_INTERPROCESS,
                            WEIR_EVENT_TIMING | WEIR_EVENT_BLOCKING,
-                           WEIR_EVENT_BLOCKING | WEIR_EVENT_INTERPROCESS};
-  const unsigned bad[] = {WEIR_EVENT_TIMING | WEIR_EVENT_INTERPROCESS, 7, 8, 64, 0x80000000u, 0xffffffffu};
+                           WEIR_EVENT_BLOCKING | WEIR_EVENT_INTERPROCESS,
+                           WEIR_EVENT_EXTERNAL,
+                           WEIR_EVENT_EXTERNAL | WEIR_EVENT_TIMING | WEIR_EVENT_BLOCKING};
+  const unsigned bad[] = {WEIR_EVENT_TIMING | WEIR_EVENT_INTERPROCESS, 7, 16, 64, 0x80000000u, 0xffffffffu};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
     assert_error(INVALID_ARGUMENT, weir_event_create(bad[i], &event));
   assert_ptr_equal(event, state);
