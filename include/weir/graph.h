@@ -38,9 +38,13 @@ weir_pool_id weir_graph_pool_handle(void);
  * of its own. */
 weir_status weir_graph_begin_capture(weir_graph *graph, weir_pool_id pool, weir_capture_mode mode);
 
-/* Call it before the capture: weir_graph_end_capture then keeps the driver's graph, which the program may change, and
- * leaves its instantiation to weir_graph_instantiate or to the first replay. */
+/* Call it before the end of the capture: weir_graph_end_capture then keeps the driver's graph, which the program may
+ * change, and leaves its instantiation to weir_graph_instantiate or to the first replay. */
 weir_status weir_graph_keep(weir_graph *graph);
+
+/* Ends what weir_graph_keep began: instantiates a captured graph, if that was not done, and destroys the driver's
+ * graph. It is then as if it had not been kept, also in its next capture. If the instantiation fails, it is kept. */
+weir_status weir_graph_finish(weir_graph *graph);
 
 /* Makes what weir_graph_replay launches of a kept graph; again after the graph was changed. After an error the former
  * one stays. */
@@ -76,6 +80,10 @@ weir_status weir_graph_debug_dump(weir_graph *graph, const char *path);
 /* Whether work of a stream, or of the current stream, is being captured. */
 weir_status weir_stream_is_capturing(weir_stream stream, int *capturing);
 weir_status weir_current_stream_is_capturing(int *capturing);
+
+/* The driver's number of the capture that the work of a stream belongs to; 0 if it is not being captured, or if its
+ * capture is invalid. The streams of a capture have the same number, and no later capture has it again. */
+weir_status weir_stream_capture_id(weir_stream stream, unsigned long long *id);
 
 /* Functions of an allocator that the runtime calls around a capture, so that its allocations come from a pool of
  * their own. `begin` is called before the driver's capture starts, with its stream; `end` after it, also if it

@@ -116,13 +116,18 @@ static PyObject *graph_instantiate(PyObject *self, PyObject *unused) {
   return pyweir_none(status);
 }
 
+/* Around the hooks that see the captured graph of a CUDAGraph without keep_graph. */
+PYWEIR_CALL_ONLY(graph_keep, weir_graph_keep(graph_of(self)))
+PYWEIR_CALL_ONLY(graph_finish, weir_graph_finish(graph_of(self)))
+
 static PyObject *graph_raw(PyObject *self, PyObject *unused) {
   (void)unused;
   weir_cu_graph kept = NULL;
-  if (!((graph_object *)self)->is_kept)
+  weir_status status = weir_graph_raw(graph_of(self), &kept, NULL);
+  if (!kept && !((graph_object *)self)->is_kept)
     return PyErr_Format(PyExc_RuntimeError, "You cannot access the raw cudaGraph_t instance unless CUDAGraph was "
                                             "initialized with keep_graph=true");
-  return pyweir_check(weir_graph_raw(graph_of(self), &kept, NULL)) == 0 ? PyLong_FromVoidPtr(kept) : NULL;
+  return pyweir_check(status) == 0 ? PyLong_FromVoidPtr(kept) : NULL;
 }
 
 static PyObject *graph_raw_exec(PyObject *self, PyObject *unused) {
@@ -205,6 +210,8 @@ static PyMethodDef graph_methods[] = {
      "register_generator_state($self, generator, /)\n--\n\n"
      "Lets the capture use a generator beside the default one. Each replay advances it. Must be called before the\n"
      "capture."},
+    {"_keep", graph_keep, METH_NOARGS, NULL},
+    {"_finish", graph_finish, METH_NOARGS, NULL},
     {"__reduce__", graph_reduce, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -244,7 +251,19 @@ static PyObject *is_capturing(PyObject *module, PyObject *unused) {
   return pyweir_check(status) == 0 ? PyBool_FromLong(capturing) : NULL;
 }
 
+static PyObject *capture_id(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  weir_stream stream;
+  unsigned long long id = 0;
+  weir_status status;
+  if (pyweir_ensure_init() != 0 || pyweir_parse_stream(Py_None, -1, &stream) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_stream_capture_id(stream, &id));
+  return pyweir_check(status) == 0 ? PyLong_FromUnsignedLongLong(id) : NULL;
+}
+
 static PyMethodDef methods[] = {
+    {"_capture_id", capture_id, METH_NOARGS, NULL},
     {"_graph_pool_handle", pool_handle, METH_NOARGS, NULL},
     {"_is_current_stream_capturing", is_capturing, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

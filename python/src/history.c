@@ -335,6 +335,25 @@ static PyObject *mark(PyObject *module, PyObject *args) {
   return pyweir_none(status);
 }
 
+/* Of a Buffer, or of the address of an allocation. */
+static PyObject *annotate_memory(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *object;
+  const char *text;
+  void *pointer;
+  weir_status status;
+  if (!PyArg_ParseTuple(args, "Os:_cuda_annotateMemory", &object, &text))
+    return NULL;
+  if (PYWEIR_IS_BUFFER(object))
+    pointer = pyweir_buffer_root((pyweir_buffer *)object)->pointer;
+  else if (pyweir_parse_address(object, &pointer) != 0)
+    return NULL;
+  if (!pyweir_need_allocator())
+    return NULL;
+  PYWEIR_CALL(status, weir_history_mark_pointer(pyweir_allocator(), pointer, text));
+  return pyweir_none(status);
+}
+
 /* The texts of a dict of str to str, and the objects that own them. */
 enum { MAX_PAIRS = 64 };
 typedef struct pairs {
@@ -582,6 +601,7 @@ static PyMethodDef functions[] = {
     {"_dump_snapshot", dump_snapshot, METH_VARARGS, "(path, as_json): writes a snapshot to a file."},
     {"_cuda_setMemoryMetadata", set_metadata, METH_O, "(text)"},
     {"_cuda_getMemoryMetadata", get_metadata, METH_NOARGS, "Returns the metadata that was set last."},
+    {"_cuda_annotateMemory", annotate_memory, METH_VARARGS, "(address or Buffer, text): adds an entry about it."},
     {"_mark_memory_history", mark, METH_VARARGS, "(text, device=None): adds a history entry with a text."},
     {"_record_annotation", annotate, METH_VARARGS, "(dict, device=None): adds an annotation with the time."},
     {"_wants_annotations", wants_annotations, METH_NOARGS, "Whether annotations of blocks are to be recorded."},

@@ -367,6 +367,7 @@ static PyMemberDef stream_members[] = {
 
 static PyGetSetDef stream_getters[] = {
     {"cuda_stream", stream_get_raw, NULL, "The address of the CUstream; 0 for the default stream.", NULL},
+    {"native_handle", stream_get_raw, NULL, "The same, as torch.Stream has it.", NULL},
     {"_as_parameter_", stream_as_parameter, NULL, "The value that ctypes passes.", NULL},
     {"device", stream_get_device, NULL, "The device of the stream.", NULL},
     {"priority", stream_get_priority, NULL, "The priority: 0, or negative for a higher priority.", NULL},

@@ -6,6 +6,7 @@ import gc
 import pickle
 import threading
 import warnings
+import weakref
 
 import pytest
 from conftest import is_soft, run_python
@@ -552,3 +553,181 @@ def test_keep_graph_of_accelerators():
         graph.replay()
         weir.current_stream().synchronize()
     assert target.tobytes() == b"\3" * 100
+
+
+# ---- Hooks ----
+
+
+def capture(graph, target, value):
+    with weir.graph(graph):
+        target.fill_(value)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_hooks_in_order(keep):
+    calls, graph, target = [], weir.CUDAGraph(keep), weir.buffer(100)
+    moments = {
+        "capture start": (weir.graphs.register_graph_capture_start_hook, graph.register_capture_start_hook),
+        "capture end": (weir.graphs.register_graph_capture_end_hook, graph.register_capture_end_hook),
+        "instantiate": (weir.graphs.register_graph_instantiate_hook, graph.register_post_instantiate_hook),
+        "replay start": (weir.graphs.register_graph_replay_start_hook, graph.register_replay_start_hook),
+        "replay end": (weir.graphs.register_graph_replay_end_hook, graph.register_replay_end_hook),
+    }
+    handles, names = [], list(moments)
+    for name, both in moments.items():
+        for place, register in zip(("all", "one"), both):
+            handles.append(register(lambda g, text=f"{name} {place}": calls.append((g, text))))
+    try:
+        capture(graph, target, 4)
+        ended = [f"{name} {place}" for name in names[:2] for place in ("all", "one")]
+        made = ["instantiate all", "instantiate one"]
+        replayed = [f"{name} {place}" for name in names[3:] for place in ("all", "one")]
+        assert calls == [(graph, text) for text in (ended if keep else ended + made)]
+        calls.clear()
+        graph.replay(), graph.replay()
+        assert [text for _, text in calls] == (made if keep else []) + replayed + replayed
+        calls.clear()
+        other = weir.CUDAGraph()
+        capture(other, target, 5)
+        assert calls == [(other, f"{name} all") for name in names[:3]]
+    finally:
+        for handle in handles:
+            handle.remove()
+            handle.remove()
+    calls.clear()
+    graph.replay(), other.replay()
+    graph.reset()
+    capture(graph, target, 6)
+    graph.replay()
+    weir.synchronize()
+    assert calls == [] and bytes_of(target) == 6
+
+
+def test_end_hooks_see_the_captured_graph():
+    graph, target, seen = weir.CUDAGraph(), weir.buffer(100), []
+
+    def hook(ended):
+        seen.append(ended.raw_cuda_graph())
+        with pytest.raises(RuntimeError, match="cudaGraphExec_t instance until"):
+            ended.raw_cuda_graph_exec()
+
+    with graph.register_capture_end_hook(hook):
+        capture(graph, target, 9)
+        assert seen[0] != 0 and graph.raw_cuda_graph_exec()
+        with pytest.raises(RuntimeError, match="unless CUDAGraph was initialized with keep_graph=true"):
+            graph.raw_cuda_graph()  # it was destroyed
+        graph.replay()
+        weir.synchronize()
+        assert bytes_of(target) == 9
+        graph.reset()
+        # A capture that fails does not leave the graph kept.
+        stream = weir.Stream()
+        with weir.stream(stream):
+            graph.capture_begin()
+        with pytest.raises(RuntimeError, match="same stream"):
+            graph.capture_end()
+    capture(graph, target, 10)
+    assert graph.raw_cuda_graph_exec() and len(seen) == 1
+
+
+def test_errors_of_hooks(capsys):
+    graph, target, ends = weir.CUDAGraph(), weir.buffer(100), []
+    capture(graph, target, 1)
+    with weir.graphs.register_graph_replay_start_hook(lambda g: 1 / 0):
+        graph.replay()
+    weir.synchronize()
+    assert bytes_of(target) == 1 and "ZeroDivisionError" in capsys.readouterr().err
+    target.fill_(0)
+    with graph.register_replay_start_hook(lambda g: 1 / 0), graph.register_replay_end_hook(ends.append):
+        with pytest.raises(ZeroDivisionError):
+            graph.replay()
+        weir.synchronize()
+        assert bytes_of(target) == 0 and ends == []
+    with graph.register_replay_end_hook(ends.append):
+        graph.reset()
+        with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+            graph.replay()
+        assert ends == [graph]
+    with graph.register_capture_start_hook(lambda g: 1 / 0):
+        with pytest.warns(UserWarning, match="the capture is abandoned"), pytest.raises(ZeroDivisionError):
+            capture(graph, target, 2)
+    with graph.register_capture_end_hook(lambda g: 1 / 0), pytest.raises(ZeroDivisionError):
+        capture(graph, target, 2)
+    graph.replay()  # the capture itself had ended
+    weir.synchronize()
+    assert bytes_of(target) == 2 and not weir.is_current_stream_capturing()
+
+
+class Kept:
+    pass
+
+
+@pytest.mark.parametrize("by_reset", [True, False])
+def test_what_a_graph_retains(by_reset, capsys):
+    calls, graph, target, stream = [], weir.CUDAGraph(), weir.buffer(100), weir.Stream()
+    kept, dropped = Kept(), Kept()
+    alive, early = weakref.ref(kept), weakref.ref(dropped)
+    with weir.stream(stream):
+        graph.capture_begin()
+        weir._sleep(10_000_000)
+        target.fill_(1)
+        graph.capture_end()
+        graph.register_destroy_callback(lambda: 1 / 0)
+        graph.register_destroy_callback(lambda: calls.append("removed")).remove()
+        graph.register_destroy_callback(lambda: calls.append(stream.query()), synchronize_before_release=True)
+        graph.retain_object(kept)
+        handle = graph.retain_object(dropped)
+        del kept, dropped
+        handle.remove()
+        assert early() is None and alive() is not None
+        graph.replay()
+    assert calls == []
+    if by_reset:
+        graph.reset()
+        graph.reset()
+    del graph
+    assert calls == [True] and alive() is None  # its stream had completed the launch
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_get_currently_capturing_graph():
+    get = weir.CUDAGraph.get_currently_capturing_graph
+    with pytest.raises(RuntimeError, match="The current stream is not currently capturing."):
+        get()
+    graph, target, side = weir.CUDAGraph(), weir.buffer(100), weir.Stream()
+    with weir.graph(graph):
+        assert get() is graph
+        stream = weir.current_stream()
+        side.wait_stream(stream)
+        with weir.stream(side):  # takes part
+            assert get() is graph
+            target.fill_(1)
+        with weir.stream(weir.Stream()), pytest.raises(RuntimeError, match="not currently capturing"):
+            get()
+        stream.wait_stream(side)
+    with pytest.raises(RuntimeError, match="not currently capturing"):
+        get()
+    raw = weir._weir.CUDAGraph()
+    with weir.stream(side):
+        raw.capture_begin()
+        target.fill_(1)
+        with pytest.raises(RuntimeError, match="only between capture_begin"):
+            get()
+        raw.capture_end()
+
+
+def test_a_mem_pool_for_a_graph():
+    pool, target = weir.MemPool(), weir.buffer(100)
+    first, second = weir.CUDAGraph(), weir.CUDAGraph()
+    with weir.graph(first, pool=pool):
+        middle = weir.buffer(1 << 20).fill_(3)
+        target.copy_(middle[:100])
+    assert first.pool() == pool.id and sum(segment["total_size"] for segment in pool.snapshot()) >= 1 << 20
+    with weir.stream(weir.Stream()):
+        second.capture_begin(pool)
+        target.fill_(4)
+        second.capture_end()
+    assert second.pool() == pool.id
+    first.replay()
+    weir.synchronize()
+    assert bytes_of(target) == 3

@@ -733,3 +733,28 @@ def test_expandable_segments_are_recorded():
         weir.empty_cache()
         actions = [e["action"] for e in weir.memory._snapshot()["device_traces"][0]]
     assert actions == ["segment_map", "alloc", "free_requested", "free_completed", "segment_unmap"]
+
+
+def test_annotated_tensors():
+    block, before = weir.buffer(3000), weir.buffer(512)
+    weir.memory._annotate_tensor(block, "nothing is recorded")
+    assert weir.memory._memory_metadata_supported() is True
+    with history(context="all", stacks="python"):
+        weir.memory._set_memory_metadata("of the thread")
+        weir.memory._annotate_tensor(block[1000:2000], "a view")
+        weir.memory._annotate_tensor(before, "second")
+        weir.memory._set_memory_metadata("")
+        entries = weir.memory._snapshot()["device_traces"][0]
+    marks = [entry for entry in entries if entry["action"] == "annotate"]
+    assert [(e["addr"], e["size"], e["user_metadata"]) for e in marks] == [
+        (block.pointer, 3000, "a view"),
+        (before.pointer, 512, "second"),
+    ]
+    assert "test_annotated_tensors" in [frame["name"] for frame in marks[0]["frames"]]
+    with pytest.raises(ValueError, match="expected a CUDA tensor, got device cpu"):
+        weir.memory._annotate_tensor(weir.host_empty(10), "host")
+    with pytest.raises(TypeError, match="expected a Buffer or an Array, got int"):
+        weir.memory._annotate_tensor(3, "address")
+    block.free()
+    with pytest.raises(ValueError, match="no live allocation found"):
+        weir.memory._annotate_tensor(block, "freed")

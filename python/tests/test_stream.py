@@ -27,7 +27,7 @@ def test_streams():
     assert weir.default_stream() == default
     assert default != user
     assert default.cuda_stream == 0
-    assert user.cuda_stream != 0
+    assert user.cuda_stream == user.native_handle != 0
     with weir.stream(user):
         assert weir.current_stream() == user
     assert weir.current_stream() == default

@@ -592,6 +592,25 @@ def _get_memory_metadata() -> str:
     return _weir._cuda_getMemoryMetadata()
 
 
+def _memory_metadata_supported() -> bool:
+    """Whether history entries have the text of _set_memory_metadata(): with every back end of Weir."""
+    return True
+
+
+def _annotate_tensor(tensor: Any, metadata: str) -> None:
+    """Adds an entry with a text to the history, about the memory of a Buffer or an Array that is on a device.
+
+    Its "action" is "annotate", its "addr" and "size" are those of the allocation, also for a view, its "user_metadata"
+    is the text, and it has the stack of this call. This has no effect while no history is recorded.
+    """
+    is_buffer = isinstance(tensor, _weir.Buffer)
+    if not is_buffer and not hasattr(tensor, "untyped_storage"):
+        raise TypeError(f"expected a Buffer or an Array, got {type(tensor).__name__}")
+    if tensor.is_host if is_buffer else not tensor.is_cuda:
+        raise ValueError(f"expected a CUDA tensor, got device {'cpu' if is_buffer else tensor.device}")
+    _weir._cuda_annotateMemory(tensor if is_buffer else tensor.untyped_storage().data_ptr(), metadata)
+
+
 def _checked_name(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"expected a name as a str, got {type(name).__name__}")

@@ -561,27 +561,37 @@ weir_status weir_graph_node_count(const weir_graph *graph, size_t *count) {
   return status;
 }
 
-/* Sets a flag of the graph that decides what the end of a capture keeps. */
-static weir_status set_before_capture(const char *caller, weir_graph *graph, bool *flag) {
-  weir_status status = lock(caller, graph);
+weir_status weir_graph_enable_debug(weir_graph *graph) {
+  WEIR__CHECK_ARGUMENT(graph);
+  weir_status status = lock(__func__, graph);
   if (status)
     return status;
   if (graph->state == EMPTY)
-    *flag = true;
+    graph->debug = true;
   else
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the capture has begun; call this function before it", caller);
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the capture has begun; call this function before it", __func__);
   unlock(graph);
   return status;
 }
 
-weir_status weir_graph_enable_debug(weir_graph *graph) {
-  WEIR__CHECK_ARGUMENT(graph);
-  return set_before_capture(__func__, graph, &graph->debug);
-}
-
 weir_status weir_graph_keep(weir_graph *graph) {
   WEIR__CHECK_ARGUMENT(graph);
-  return set_before_capture(__func__, graph, &graph->is_kept);
+  weir_status status = lock(__func__, graph);
+  if (status)
+    return status;
+  if (graph->state != CAPTURED)
+    graph->is_kept = true;
+  else
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the capture has ended; call this function before its end", __func__);
+  unlock(graph);
+  return status;
+}
+
+static weir_status check_kept(const char *caller, const weir_graph *graph) {
+  if (graph->is_kept)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_BAD_STATE,
+                    "%s: the graph is not kept; call weir_graph_keep before the end of the capture", caller);
 }
 
 weir_status weir_graph_instantiate(weir_graph *graph) {
@@ -591,15 +601,49 @@ weir_status weir_graph_instantiate(weir_graph *graph) {
   if (status)
     return status;
   status = check_captured(__func__, graph);
-  if (!status && !graph->is_kept)
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the graph is not kept; call weir_graph_keep before the capture",
-                        __func__);
+  if (!status)
+    status = check_kept(__func__, graph);
   if (!status)
     status = weir__enter_device(__func__, graph->device, &guard);
   if (!status) {
     status = instantiate(__func__, graph, graph->description);
     weir__leave_device(&guard);
   }
+  unlock(graph);
+  return status;
+}
+
+/* Makes a captured graph as finish() leaves one that is not kept: with a description only for debugging. */
+static weir_status end_keeping(const char *caller, weir_graph *graph) {
+  weir_driver *driver = weir__rt.driver;
+  weir__guard guard;
+  weir_status status = weir__enter_device(caller, graph->device, &guard);
+  if (status)
+    return status;
+  if (!graph->exec)
+    status = instantiate(caller, graph, graph->description);
+  if (!status) {
+    graph->is_kept = false;
+    if (!graph->debug) {
+      weir_cu_graph kept = graph->description;
+      graph->description = NULL;
+      status = WEIR__CALL_FOR(caller, driver, GraphDestroy(driver, kept));
+    }
+  }
+  weir__leave_device(&guard);
+  return status;
+}
+
+weir_status weir_graph_finish(weir_graph *graph) {
+  WEIR__CHECK_ARGUMENT(graph);
+  weir_status status = lock(__func__, graph);
+  if (status)
+    return status;
+  status = check_kept(__func__, graph);
+  if (!status && graph->state == CAPTURED)
+    status = end_keeping(__func__, graph);
+  else if (!status)
+    graph->is_kept = false;
   unlock(graph);
   return status;
 }
@@ -673,6 +717,23 @@ static weir_status is_capturing(const char *caller, weir_stream stream, int *cap
 weir_status weir_stream_is_capturing(weir_stream stream, int *capturing) {
   WEIR__CHECK_ARGUMENT(capturing);
   return is_capturing(__func__, stream, capturing);
+}
+
+weir_status weir_stream_capture_id(weir_stream stream, unsigned long long *id) {
+  WEIR__CHECK_ARGUMENT(id);
+  weir__guard guard;
+  weir_cu_stream raw;
+  weir_status status = weir__enter_stream(__func__, stream, &guard, &raw);
+  if (status)
+    return status;
+  int capturing;
+  unsigned long long found = 0;
+  weir_driver *driver = weir__rt.driver;
+  status = WEIR__CALL(driver, StreamGetCaptureInfo(driver, raw, &capturing, &found, NULL, NULL, NULL));
+  weir__leave_device(&guard);
+  if (!status)
+    *id = capturing == WEIR_CU_CAPTURE_STATUS_ACTIVE ? found : 0;
+  return status;
 }
 
 /* Without a context no stream captures; none is created for the query. */

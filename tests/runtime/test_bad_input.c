@@ -186,6 +186,8 @@ TEST(null_in_graph_h) {
   assert_error(INVALID_ARGUMENT, weir_graph_node_count(NULL, &count));
   assert_error(INVALID_ARGUMENT, weir_graph_enable_debug(NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_keep(NULL));
+  assert_error(INVALID_ARGUMENT, weir_graph_finish(NULL));
+  assert_error(INVALID_ARGUMENT, weir_stream_capture_id((weir_stream){0}, NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_instantiate(NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_raw(NULL, NULL, NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_debug_dump(NULL, "/tmp/never-written"));
@@ -381,7 +383,7 @@ TEST(wrong_enums_and_sizes) {
   assert_ok(weir_current_stream_is_capturing(&capturing));
   assert_int_equal(capturing, 0);
   assert_error(INVALID_ARGUMENT, weir_set_sync_debug((weir_sync_debug)3));
-  assert_error(INVALID_ARGUMENT, weir_event_create(8, &event));
+  assert_error(INVALID_ARGUMENT, weir_event_create(16, &event));
   assert_error(INVALID_ARGUMENT, weir_event_create(WEIR_EVENT_TIMING | WEIR_EVENT_INTERPROCESS, &event));
   assert_ptr_equal(event, state);
   weir_graph_memory_hooks hooks = {.size = 0};

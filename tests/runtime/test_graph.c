@@ -660,6 +660,82 @@ TEST(no_dump_without_debug) {
   unlink(path);
 }
 
+/* ---- External events ---- */
+
+static weir_event *external_event(void) {
+  weir_event *event = NULL;
+  assert_ok(weir_event_create(WEIR_EVENT_EXTERNAL, &event));
+  return event;
+}
+
+/* Each launch waits for the last record before it, and records for the waits after it. */
+TEST(external_events) {
+  weir_stream stream = new_stream(0), other = new_stream(0), side = new_stream(0);
+  weir_event *gate = external_event(), *done = external_event();
+  weir_graph *graph = new_graph();
+  assert_ok(weir_event_record(gate, other)); /* outside of a capture it is an event like others */
+  assert_ok(weir_event_synchronize(gate));
+  begin(graph, stream);
+  mark(stream, 1);
+  assert_ok(weir_event_wait(gate, stream));
+  mark(stream, 2);
+  assert_ok(weir_event_record(done, stream));
+  end(graph);
+  assert_int_equal(nodes_of(graph), 4);
+  assert_ok(weir_event_query(done)); /* no launch has recorded it */
+  for (uint32_t i = 0; i < 2; i++) {
+    struct held *held = hold(other);
+    assert_ok(weir_event_record(gate, other));
+    assert_ok(weir_graph_replay(graph));
+    assert_ok(weir_event_wait(done, side));
+    mark(side, 3 + i);
+    assert_not_ready(weir_event_query(gate));
+    assert_not_ready(weir_event_query(done));
+    unblock(held);
+    assert_ok(weir_event_synchronize(done));
+    assert_ok(weir_device_synchronize(0));
+  }
+  assert_ok(weir_graph_replay(graph)); /* the gate is open */
+  assert_ok(weir_device_synchronize(0));
+  assert_marks(1, 2, 3, 1, 2, 4, 1, 2);
+  weir_graph_destroy(graph);
+  weir_event_destroy(gate);
+  weir_event_destroy(done);
+}
+
+/* The event of a capture joins streams to it; an external one does not, and may come from outside. */
+TEST(external_events_do_not_join) {
+  weir_stream stream = new_stream(0), other = new_stream(0);
+  weir_event *event = external_event();
+  weir_graph *graph = new_graph();
+  int capturing = 1;
+  begin(graph, stream);
+  assert_ok(weir_event_record(event, stream));
+  assert_ok(weir_event_wait(event, other));
+  assert_ok(weir_stream_is_capturing(other, &capturing));
+  assert_false(capturing);
+  end(graph);
+  assert_int_equal(nodes_of(graph), 1);
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_event_synchronize(event));
+  weir_event_destroy(event);
+  weir_graph_destroy(graph);
+}
+
+TEST(an_external_event_that_is_gone) {
+  NEED_SOFT("NVIDIA's driver does not say what it does then");
+  weir_event *event = external_event();
+  weir_graph *graph = new_graph();
+  begin(graph, new_stream(0));
+  assert_ok(weir_event_record(event, current_stream(0)));
+  end(graph);
+  assert_ok(weir_graph_replay(graph));
+  weir_event_destroy(event);
+  assert_error(INVALID_HANDLE, weir_graph_replay(graph));
+  assert_ok(weir_device_synchronize(0));
+  weir_graph_destroy(graph);
+}
+
 /* ---- Kept graphs ---- */
 
 TEST(a_kept_graph) {
@@ -668,12 +744,12 @@ TEST(a_kept_graph) {
   weir_cu_graph_exec exec = NULL, second;
   assert_error(BAD_STATE, weir_graph_raw(graph, &kept, &exec)); /* nothing is captured */
   assert_error(BAD_STATE, weir_graph_instantiate(graph));
-  assert_ok(weir_graph_keep(graph));
   begin(graph, new_stream(0));
-  assert_error(BAD_STATE, weir_graph_keep(graph));
+  assert_ok(weir_graph_keep(graph)); /* in time until the end of the capture */
   assert_error(BAD_STATE, weir_graph_instantiate(graph));
   mark(current_stream(0), 1);
   end(graph);
+  assert_error(BAD_STATE, weir_graph_keep(graph));
   assert_int_equal(nodes_of(graph), 1);
   assert_ok(weir_graph_raw(graph, &kept, &exec));
   assert_non_null(kept);
@@ -703,6 +779,72 @@ TEST(a_kept_graph) {
   assert_marks(1, 1, 2);
   assert_ok(weir_graph_raw(graph, &kept, &exec));
   assert_non_null(exec);
+  weir_graph_destroy(graph);
+}
+
+/* What is kept until weir_graph_finish is then as if it had not been. */
+TEST(a_finished_graph) {
+  for (int is_instantiated = 0; is_instantiated <= 1; is_instantiated++) {
+    weir_graph *graph = new_graph();
+    weir_cu_graph kept = NULL;
+    weir_cu_graph_exec exec = NULL, finished = NULL;
+    assert_error_says(BAD_STATE, "weir_graph_keep", weir_graph_finish(graph));
+    begin(graph, new_stream(0));
+    mark(current_stream(0), 5);
+    assert_ok(weir_graph_keep(graph));
+    end(graph);
+    if (is_instantiated)
+      assert_ok(weir_graph_instantiate(graph));
+    assert_ok(weir_graph_raw(graph, &kept, &exec));
+    assert_non_null(kept);
+    assert_ok(weir_graph_finish(graph));
+    assert_ok(weir_graph_raw(graph, &kept, &finished));
+    assert_null(kept);
+    assert_non_null(finished);
+    assert_true(!is_instantiated || finished == exec);
+    assert_error(BAD_STATE, weir_graph_finish(graph));
+    assert_error(BAD_STATE, weir_graph_instantiate(graph));
+    assert_ok(weir_graph_replay(graph));
+    assert_ok(weir_device_synchronize(0));
+    assert_ok(weir_graph_reset(graph));
+    /* Without a capture it takes back weir_graph_keep; a description for a dump stays. */
+    assert_ok(weir_graph_keep(graph));
+    assert_ok(weir_graph_finish(graph));
+    assert_ok(weir_graph_enable_debug(graph));
+    begin(graph, new_stream(0));
+    assert_ok(weir_graph_keep(graph));
+    mark(current_stream(0), 6);
+    end(graph);
+    assert_ok(weir_graph_finish(graph));
+    assert_ok(weir_graph_raw(graph, &kept, &exec));
+    assert_true(!kept && exec);
+    assert_ok(weir_graph_debug_dump(graph, "/dev/null"));
+    weir_graph_destroy(graph);
+  }
+  assert_marks(5, 5);
+}
+
+TEST(capture_ids) {
+  weir_stream stream = new_stream(0), side = new_stream(0);
+  weir_graph *graph = new_graph();
+  unsigned long long id = 7, of_side = 7, before = 0;
+  for (int i = 0; i < 2; i++, before = id) {
+    assert_ok(weir_stream_capture_id(stream, &id));
+    assert_int_equal(id, 0);
+    begin(graph, stream);
+    assert_ok(weir_stream_capture_id(stream, &id));
+    assert_ok(weir_stream_capture_id(side, &of_side));
+    assert_true(id != 0 && id != before && of_side == 0);
+    assert_ok(weir_stream_wait_stream(side, stream));
+    assert_ok(weir_stream_capture_id(side, &of_side));
+    assert_int_equal(of_side, id);
+    mark(side, 1);
+    assert_ok(weir_stream_wait_stream(stream, side));
+    end(graph);
+    assert_ok(weir_stream_capture_id(side, &of_side));
+    assert_int_equal(of_side, 0);
+    assert_ok(weir_graph_reset(graph));
+  }
   weir_graph_destroy(graph);
 }
 

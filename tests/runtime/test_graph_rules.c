@@ -710,8 +710,9 @@ static void nothing(void *data) { (void)data; }
 static weir_status use_graphs(void) {
   weir_stream stream, side, replay_on;
   weir_graph *graph = NULL;
-  weir_event *event = NULL;
+  weir_event *event = NULL, *external = NULL;
   size_t count;
+  unsigned long long id;
   int capturing;
   weir_status status = weir_stream_create(0, 0, &stream);
   if (status == WEIR_OK)
@@ -720,6 +721,8 @@ static weir_status use_graphs(void) {
     status = weir_stream_create(0, -1, &replay_on);
   if (status == WEIR_OK)
     status = weir_event_create(0, &event);
+  if (status == WEIR_OK)
+    status = weir_event_create(WEIR_EVENT_EXTERNAL, &external);
   if (status == WEIR_OK)
     status = weir_graph_create(&graph);
   if (status == WEIR_OK)
@@ -733,6 +736,8 @@ static weir_status use_graphs(void) {
     if (status == WEIR_OK)
       status = weir_stream_is_capturing(stream, &capturing);
     if (status == WEIR_OK)
+      status = weir_stream_capture_id(stream, &id);
+    if (status == WEIR_OK)
       status = weir_stream_wait_stream(side, stream);
     if (status == WEIR_OK)
       status = weir_stream_spin(side, 10);
@@ -740,6 +745,10 @@ static weir_status use_graphs(void) {
       status = weir_event_record(event, side);
     if (status == WEIR_OK)
       status = weir_event_wait(event, stream);
+    if (status == WEIR_OK)
+      status = weir_event_record(external, stream);
+    if (status == WEIR_OK)
+      status = weir_event_wait(external, stream);
     if (status == WEIR_OK)
       status = weir_graph_end_capture(graph);
   }
@@ -769,6 +778,8 @@ static weir_status use_graphs(void) {
   if (status == WEIR_OK)
     status = weir_graph_instantiate(graph);
   if (status == WEIR_OK)
+    status = weir_graph_finish(graph);
+  if (status == WEIR_OK)
     status = weir_graph_replay(graph);
   if (status == WEIR_OK)
     status = weir_stream_synchronize(replay_on);
@@ -777,6 +788,7 @@ static weir_status use_graphs(void) {
   only_giving_back();
   weir_graph_destroy(graph);
   weir_event_destroy(event);
+  weir_event_destroy(external);
   return status;
 }
 

@@ -288,9 +288,9 @@ def test_names_of_torch_cuda():
     assert f"[{count} names]" in (ROOT / "README.md").read_text()
 
 
-def names_of_today():
+def names_of_today(title="The names of PyTorch 2.15"):
     """The tables of the page: the owner of each name, the name, and what the page says of it."""
-    section = COVERAGE.split("\n## The names of PyTorch 2.15\n")[1].split("\n## ")[0]
+    section = COVERAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
     for part in section.split("\n### ")[1:]:
         for name, where in re.findall(r"^\| `([\w.]+)` \| (.*) \|$", part, re.MULTILINE):
             yield part.split("\n")[0], name, where
@@ -306,12 +306,40 @@ def test_names_of_today(owner, name, where):
         value = getattr(value, part)
     if owner == "torch.cuda.memory":
         assert value is getattr(weir.memory, name)
+    check_that_the_test_uses(name, where)
+
+
+def check_that_the_test_uses(name, where):
     file, test = re.fullmatch(r"`python/(\w+): (test_\w+)`", where).groups()
     paths = [folder / f"test_{file}.py" for folder in (ROOT / "python" / "tests", Path(__file__).parent)]
     text = next(path for path in paths if path.exists()).read_text()
     tests = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
     body = ast.get_source_segment(text, tests[test])
     assert re.search(rf"\b{name.split('.')[-1]}\b", body), f"{test} does not use it"
+
+
+PARTS = "Parts of the names of PyTorch 2.15"
+
+
+@pytest.mark.parametrize("owner, name, where", names_of_today(PARTS))
+def test_parts_of_names_of_today(owner, name, where):
+    """Methods and names with an underscore, under the same rule. What is outside must be absent."""
+    value = weir
+    for part in owner.split(".")[2:]:
+        value = getattr(value, part)
+    if where.startswith("outside: "):
+        assert not hasattr(value, name)
+    else:
+        assert hasattr(value, name)
+        check_that_the_test_uses(name, where)
+
+
+def test_the_number_of_parts_of_names():
+    names = list(names_of_today(PARTS))
+    here = [name for _, name, where in names if not where.startswith("outside: ")]
+    assert len({(owner, name) for owner, name, _ in names}) == len(names)
+    section = COVERAGE.split(f"\n## {PARTS}\n")[1]
+    assert section.startswith(f"\n{len(here)} of the {len(names)} methods ")
 
 
 def test_the_number_of_names_of_today():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weir
-from weir._weir import CUDAGraph
+from weir.graphs import CUDAGraph
 
 __all__ = ["Graph"]
 
