@@ -116,7 +116,50 @@ static PyObject *use_count_of(int device, weir_pool_id id) {
 
 PYWEIR_NO_ARGUMENTS(pool_use_count, use_count_of(((pool_object *)self)->device, ((pool_object *)self)->id))
 
+/* None is no limit. */
+static int parse_limit(PyObject *object, uint64_t *bytes) {
+  *bytes = UINT64_MAX;
+  if (object == Py_None)
+    return 0;
+  *bytes = PyLong_AsUnsignedLongLong(object);
+  return *bytes == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *pool_set_limits(PyObject *object, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"hard", "soft", NULL};
+  const pool_object *self = (pool_object *)object;
+  PyObject *limits[2] = {Py_None, Py_None};
+  uint64_t hard, soft;
+  weir_status status;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO:set_limits", names, &limits[0], &limits[1]) ||
+      parse_limit(limits[0], &hard) != 0 || parse_limit(limits[1], &soft) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_pool_set_limits(pyweir_allocator(), self->device, self->id, soft, hard));
+  return pyweir_none(status);
+}
+
+static PyObject *reserved_bytes_of(int device, weir_pool_id id) {
+  weir_stat stats[WEIR_STAT_KINDS] = {0};
+  weir_status status;
+  PYWEIR_CALL(status, weir_pool_reserved_bytes(pyweir_allocator(), device, id, stats));
+  if (pyweir_check(status) != 0)
+    return NULL;
+  const weir_stat *all = &stats[WEIR_STAT_ALL];
+  return Py_BuildValue("{sLsLsLsL}", "current", (long long)all->current, "peak", (long long)all->peak, "allocated",
+                       (long long)all->allocated, "freed", (long long)all->freed);
+}
+
+PYWEIR_NO_ARGUMENTS(pool_reserved_bytes, reserved_bytes_of(((pool_object *)self)->device, ((pool_object *)self)->id))
+
 static PyMethodDef pool_methods[] = {
+    {"set_limits", PYWEIR_KEYWORDS(pool_set_limits),
+     "set_limits($self, hard=None, soft=None)\n--\n\n"
+     "Limits the bytes that the pool may hold from the driver; None is no limit. Beyond the hard limit a request "
+     "raises\n"
+     "OutOfMemoryError, beyond the soft one cached memory of the pool is given back."},
+    {"reserved_bytes", pool_reserved_bytes, METH_NOARGS,
+     "reserved_bytes($self, /)\n--\n\n"
+     "Returns the bytes that the pool holds from the driver: \"current\", \"peak\", \"allocated\" and \"freed\"."},
     {"use_count", pool_use_count, METH_NOARGS, "use_count($self, /)\n--\n\nReturns the number of uses of the pool."},
     {NULL, NULL, 0, NULL},
 };

@@ -296,6 +296,33 @@ def test_mempool_oom_recovery_releases_cached_blocks():
     del inside
 
 
+def test_limits_of_mempools():
+    pool, other = weir.MemPool(), weir.MemPool()
+    assert pool.reserved_bytes() == {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
+    pool.set_limits(40 << 20)
+    with weir.use_mem_pool(pool):
+        first = weir.buffer(30 << 20)
+        with pytest.raises(weir.OutOfMemoryError) as caught:
+            weir.buffer(30 << 20)
+        assert str(pool.id[1]) in str(caught.value)
+    with weir.use_mem_pool(other):  # and the default pool have no limit
+        kept = weir.buffer(60 << 20), weir.buffer(60 << 20)
+    held = pool.reserved_bytes()
+    assert 30 << 20 <= held["current"] == held["peak"] == held["allocated"] <= 40 << 20 and held["freed"] == 0
+    pool.set_limits()  # none
+    with weir.use_mem_pool(pool):
+        second = weir.buffer(30 << 20)
+    assert pool.reserved_bytes()["current"] >= 60 << 20
+    del first, second, kept
+    pool.set_limits(hard=None, soft=10 << 20)
+    with weir.use_mem_pool(pool):
+        third = weir.buffer(1 << 20)
+    for hard, soft in ((1 << 20, 2 << 20), (-1, None), ("1", None)):
+        with pytest.raises((ValueError, OverflowError, TypeError)):
+            pool.set_limits(hard, soft)
+    del third
+
+
 def test_reserved_bytes_by_private_pools():
     pool = weir.MemPool()
     key = f"reserved_bytes_by_private_pools.0_{pool.id[1]}"
