@@ -5,11 +5,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/base.h"
 #include "base/environment.h"
 #include "cli.h"
+#include "driver/call.h"
+#include "driver/nvml.h"
 #include "json.h"
+#include "live.h"
 #include "weir/weir.h"
 
 enum { REASON_SIZE = 512 };
@@ -127,10 +132,114 @@ static int fail(weir_status status) {
   return WEIR_EXIT_FAILED;
 }
 
-static bool json;
+/* ---- The memory of each card ---- */
+
+enum { MAX_DEVICES = 64 };
+
+/* What a context takes of a device, in a process that does nothing else: UINT64_MAX if it is not known. On a card that
+ * others use too, NVIDIA's library says what this process has. */
+static uint64_t context_of(weir_driver *driver, int device) {
+  enum { most = 256 };
+  weir__nvml_process processes[most];
+  weir_cu_context context;
+  size_t free_bytes, total;
+  uint64_t bytes = UINT64_MAX;
+  if (driver->DevicePrimaryCtxRetain(driver, &context, device))
+    return bytes;
+  if (weir__driver_can(driver, WEIR_DRIVER_NVIDIA)) {
+    size_t count = weir__device_processes(driver, device, processes, most);
+    for (size_t i = 0; i < count; i++)
+      if (processes[i].pid == (unsigned)getpid())
+        bytes = processes[i].bytes;
+  } else if (!driver->CtxSetCurrent(driver, context) && !driver->MemGetInfo(driver, &free_bytes, &total))
+    bytes = total - free_bytes;
+  return bytes;
+}
+
+/* Measured in a child, before this process starts the driver. false if the child has failed. */
+static bool measure_contexts(uint64_t bytes[MAX_DEVICES], int *count) {
+  int ends[2];
+  *count = 0;
+  if (pipe(ends))
+    return false;
+  pid_t child = fork();
+  if (child == 0) {
+    weir_driver *driver;
+    int devices = 0;
+    close(ends[0]);
+    bool done =
+        !weir_driver_open(NULL, &driver) && !driver->Init(driver, 0) && !driver->DeviceGetCount(driver, &devices);
+    for (int i = 0; done && i < devices && i < MAX_DEVICES; i++) {
+      uint64_t measured = context_of(driver, i);
+      done = write(ends[1], &measured, sizeof measured) == sizeof measured;
+    }
+    _exit(done ? 0 : 1);
+  }
+  close(ends[1]);
+  while (child > 0 && *count < MAX_DEVICES && read(ends[0], &bytes[*count], sizeof *bytes) == sizeof *bytes)
+    ++*count;
+  close(ends[0]);
+  int status = 1;
+  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+static void print_memory(const weir_cli_live *live, const uint64_t *contexts, int count) {
+  for (int i = 0; i < count; i++)
+    printf("Device %d: a context takes %s, measured in a fresh process\n", i,
+           contexts[i] == UINT64_MAX ? "what is not known" : weir_cli_bytes(contexts[i]));
+  for (size_t i = 0; i < live->card_count; i++) {
+    const weir_cli_card *card = &live->cards[i];
+    printf("\n%s %s: ", weir_cli_escaped(card->name), weir_cli_escaped(card->uuid));
+    if (card->knows_used)
+      printf("%s used of %s\n", weir_cli_bytes(card->used), weir_cli_bytes(card->total));
+    else
+      printf("%s\n", weir_cli_bytes(card->total));
+    for (size_t k = 0; k < card->row_count; k++) {
+      const weir_cli_ledger_row *row = &card->rows[k];
+      char pid[32] = "";
+      if (row->pid)
+        snprintf(pid, sizeof pid, "%lld ", (long long)row->pid);
+      weir_cli_keep_line();
+      printf("  %s%12s  %s%s, by %s\n", row->is_part ? "  " : "",
+             row->precision == WEIR_CLI_UNKNOWN ? "not known" : weir_cli_bytes(row->bytes), pid,
+             weir_cli_escaped(row->what), row->method);
+    }
+  }
+  if (!live->card_count)
+    puts("No process of yours has Weir and a page.");
+}
+
+static int report_memory(bool json) {
+  uint64_t contexts[MAX_DEVICES];
+  int count;
+  weir_cli_live live;
+  if (!measure_contexts(contexts, &count))
+    return weir_cli_fail("the driver cannot be used; 'weir info' says why");
+  weir_cli_live_read(&live, 0);
+  weir_cli_live_add_cards(&live);
+  if (!json)
+    print_memory(&live, contexts, count);
+  else {
+    weir_cli_json_begin(2);
+    WEIR_CLI_JSON(JSON_LIST("context_bytes"));
+    for (int i = 0; i < count; i++)
+      WEIR_CLI_JSON(JSON_NATURAL_IF(contexts[i] != UINT64_MAX, NULL, contexts[i]));
+    WEIR_CLI_JSON(JSON_CLOSE, JSON_LIST("cards"));
+    for (size_t i = 0; i < live.card_count; i++)
+      weir_cli_card_json(&live.cards[i]);
+    WEIR_CLI_JSON(JSON_CLOSE);
+    weir_cli_json_end();
+  }
+  weir_cli_live_clear(&live);
+  return WEIR_EXIT_OK;
+}
+
+static bool json, memory;
 
 static int run(int count, char **arguments) {
   (void)count, (void)arguments;
+  if (memory)
+    return report_memory(json);
   report report = {.choice = weir__env_value(WEIR__ENV_DRIVER)};
   if (!report.choice)
     report.choice = "auto";
@@ -156,7 +265,13 @@ static int run(int count, char **arguments) {
   return code;
 }
 
-static const weir_cli_option option_table[] = {{"json", .target = &json, .help = "print JSON"}, {0}};
+static const weir_cli_option option_table[] = {
+    {"memory", .target = &memory,
+     .help =
+         "show what the memory of each card is used for, as far as your processes with Weir say, and what a context "
+         "takes"},
+    {"json", .target = &json, .help = "print JSON"},
+    {0}};
 
 const weir_cli_command weir_cmd_info = {
     .name = "info",

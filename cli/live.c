@@ -8,7 +8,9 @@
 
 #include "base/base.h"
 #include "base/clock.h"
+#include "cli.h"
 #include "driver/nvml.h"
+#include "json.h"
 #include "pattern/trend.h"
 
 enum { MAX_PAGES = 4096, MAX_PROCESSES = 1024 };
@@ -297,6 +299,22 @@ void weir_cli_live_add_cards(weir_cli_live *live) {
     fill_card(live, &live->cards[i], &nvml);
   if (nvml.library)
     weir__nvml_close(&nvml);
+}
+
+void weir_cli_card_json(const weir_cli_card *card) {
+  static const char *const precisions[] = {"exact", "rest", "not known"};
+  WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("name", card->name), JSON_TEXT("uuid", card->uuid),
+                JSON_TEXT("bus", card->bus), JSON_NATURAL_IF(card->pid, "pid", card->pid),
+                JSON_NATURAL("total", card->total), JSON_NATURAL_IF(card->knows_used, "used", card->used),
+                JSON_LIST("ledger"));
+  for (size_t i = 0; i < card->row_count; i++) {
+    const weir_cli_ledger_row *row = &card->rows[i];
+    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("what", row->what), JSON_NATURAL_IF(row->pid, "pid", row->pid),
+                  JSON_NATURAL_IF(row->precision != WEIR_CLI_UNKNOWN, "bytes", row->bytes),
+                  JSON_TEXT("precision", precisions[row->precision]), JSON_TEXT("method", row->method),
+                  JSON_BOOL("part", row->is_part), JSON_CLOSE);
+  }
+  WEIR_CLI_JSON(JSON_CLOSE, JSON_CLOSE);
 }
 
 /* ---- Trends ---- */

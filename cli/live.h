@@ -72,6 +72,9 @@ void weir_cli_live_clear(weir_cli_live *live);
 /* Adds the ledgers of the cards that the processes use. */
 void weir_cli_live_add_cards(weir_cli_live *live);
 
+/* Writes a card and its ledger as an object of JSON. */
+void weir_cli_card_json(const weir_cli_card *card);
+
 /* The card of a device of a process; NULL if there is none. */
 const weir_cli_card *weir_cli_card_of(const weir_cli_live *live, const weir_cli_process *process, uint32_t device);
 

@@ -140,14 +140,20 @@ static void put_pools(const page *p, const char *name, const weir_cli_process *p
   const weir__page_row *rows = process->view.rows;
   uint32_t number = process->view.copy.row_count;
   for (uint32_t i = 0; i < number; i++) {
-    uint64_t sum = 0;
+    bool is_limit = count == WEIR__PAGE_SOFT_LIMIT || count == WEIR__PAGE_HARD_LIMIT; /* the lowest, and no sum */
+    uint64_t sum = is_limit ? UINT64_MAX : 0;
     bool is_first = rows[i].kind != WEIR__PAGE_DEVICE, is_known = false;
     for (uint32_t k = 0; is_first && k < number; k++) {
       if (rows[k].kind == WEIR__PAGE_DEVICE || !same_series(&rows[k], &rows[i]))
         continue;
       is_first = k >= i;
-      is_known |= weir_cli_knows(&rows[k], count);
-      sum += rows[k].count[count];
+      if (!weir_cli_knows(&rows[k], count))
+        continue;
+      is_known = true;
+      if (!is_limit)
+        sum += rows[k].count[count];
+      else if (rows[k].count[count] < sum)
+        sum = rows[k].count[count];
     }
     if (!is_first || !is_known)
       continue;

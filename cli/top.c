@@ -284,22 +284,6 @@ static void device_json(const weir_cli_live *live, const weir_cli_process *p, ui
                 JSON_TEXT("limited_by", t.grows ? t.limited_by : NULL), JSON_CLOSE, JSON_CLOSE);
 }
 
-static void card_json(const weir_cli_card *card) {
-  static const char *const precisions[] = {"exact", "rest", "not known"};
-  WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("name", card->name), JSON_TEXT("uuid", card->uuid),
-                JSON_TEXT("bus", card->bus), JSON_NATURAL_IF(card->pid, "pid", card->pid),
-                JSON_NATURAL("total", card->total), JSON_NATURAL_IF(card->knows_used, "used", card->used),
-                JSON_LIST("ledger"));
-  for (size_t i = 0; i < card->row_count; i++) {
-    const weir_cli_ledger_row *row = &card->rows[i];
-    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("what", row->what), JSON_NATURAL_IF(row->pid, "pid", row->pid),
-                  JSON_NATURAL_IF(row->precision != WEIR_CLI_UNKNOWN, "bytes", row->bytes),
-                  JSON_TEXT("precision", precisions[row->precision]), JSON_TEXT("method", row->method),
-                  JSON_BOOL("part", row->is_part), JSON_CLOSE);
-  }
-  WEIR_CLI_JSON(JSON_CLOSE, JSON_CLOSE);
-}
-
 static void print_json(const weir_cli_live *live) {
   weir_cli_json_begin(2);
   WEIR_CLI_JSON(JSON_NATURAL("time_ms", live->unix_ns / 1000000), JSON_LIST("processes"));
@@ -319,7 +303,7 @@ static void print_json(const weir_cli_live *live) {
   }
   WEIR_CLI_JSON(JSON_CLOSE, JSON_LIST("cards"));
   for (size_t i = 0; i < live->card_count; i++)
-    card_json(&live->cards[i]);
+    weir_cli_card_json(&live->cards[i]);
   WEIR_CLI_JSON(JSON_CLOSE, JSON_LIST("invalid"));
   for (size_t i = 0; i < live->invalid_count; i++)
     WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("path", live->invalid[i].view.path),

@@ -73,6 +73,14 @@ assert v['cards'][1]['ledger'][0]['bytes'] == device['reserved']
 assert v['invalid'] == [] and v['left_out'] == 0
 "
 
+# ---- The ledger by itself ----
+
+"$weir" info --memory >"$work/out" 2>"$work/err" || fail 'weir info --memory'
+has out '^Device 0: a context takes 256.00 MiB, measured in a fresh process$'
+has out "30.00 MiB  $steady weights, by the accounts of its allocators"
+"$weir" info --memory --json >"$work/out" 2>"$work/err" || fail 'weir info --memory --json'
+reads_json 'v = json.load(sys.stdin); assert v["context_bytes"] == [256 << 20] and len(v["cards"]) == 2'
+
 # ---- The screen ----
 
 # screen WORD...: runs weir top in a terminal of 24 lines and 80 columns, and runs the script on standard input with

@@ -153,6 +153,12 @@ TEST(tags_of_pools) {
   assert_int_equal(seen.copy.row_count, 2);
   assert_string_equal(rows[1].tag, "weights");
   assert_int_equal(rows[1].count[WEIR__PAGE_ALLOCATED], 3 * MIB);
+  assert_false(knows(&rows[1], WEIR__PAGE_SOFT_LIMIT));
+  assert_ok(weir_tag_set_limits(tag, 8 * MIB, 16 * MIB));
+  rows = look();
+  assert_int_equal(rows[1].count[WEIR__PAGE_SOFT_LIMIT], 8 * MIB);
+  assert_int_equal(rows[1].count[WEIR__PAGE_HARD_LIMIT], 16 * MIB);
+  assert_false(knows(&rows[0], WEIR__PAGE_HARD_LIMIT));
   put(p);
   alloc_close();
 }

@@ -9,8 +9,12 @@
 /* Half of the inputs get a checksum that fits, as a forger would compute it: random bytes have none. */
 static void reseal(char *data, size_t size) {
   weir__page_slot slot;
-  uint64_t at = WEIR__RING_HEADER + 2 * sizeof(weir__ring_file_area);
-  if (size < at + sizeof slot)
+  weir__ring_file_area requests; /* the accounts are behind it */
+  if (size < WEIR__RING_HEADER + sizeof requests)
+    return;
+  memcpy(&requests, data + WEIR__RING_HEADER, sizeof requests);
+  uint64_t at = WEIR__RING_HEADER + requests.bytes + sizeof requests;
+  if (requests.bytes > size || size < at + sizeof slot)
     return;
   memcpy(&slot, data + at, sizeof slot);
   if (slot.at % 8 || slot.bytes % 8 || slot.at > size || slot.bytes > size - slot.at)

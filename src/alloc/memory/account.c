@@ -419,6 +419,9 @@ size_t weir__accounts_poll(weir__accounts *tree, weir__account_levels *levels, s
                                        .counted = account->published[WEIR_STAT_ALL].of,
                                        .limit = {account->limit[0], account->limit[1]}};
     add_amounts(&levels[i].counted, &account->ahead);
+    for (int k = 0; k < WEIR__LIMITS && account->parent && account->parent->is_tag; k++)
+      if (account->parent->limit[k] < levels[i].limit[k])
+        levels[i].limit[k] = account->parent->limit[k];
   }
   *peak = tree->peak[WEIR_STAT_ALL].of;
   *added = all.of;

@@ -215,7 +215,7 @@ typedef struct weir__account_levels {
   const char *tag; /* of a pool; NULL if it has none. Valid as long as the heap */
   weir_stat reserved, segments;
   weir__amounts counted;
-  uint64_t limit[WEIR__LIMITS];
+  uint64_t limit[WEIR__LIMITS]; /* of the pool, or of its tag if that is lower */
 } weir__account_levels;
 
 /* Reads the account of the device, that of the default pool and those of private pools, newest first, at most `room`
