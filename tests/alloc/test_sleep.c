@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "moving_fixture.h"
+#include "weir/guard.h"
+#include "weir/ipc.h"
 #include "weir/tag.h"
 
 static weir_tag *tag;
@@ -466,6 +468,61 @@ TEST(budget) {
   wake_up();
   assert_int_equal(info().pinned_bytes, 0);
   put(p);
+  alloc_close();
+}
+
+/* ---- Other processes, other devices, and guard ---- */
+
+TEST(sent_memory_stays_until_no_receiver_has_it) {
+  open_tag("expandable_segments:True", 256 * MIB);
+  unsigned char *p = get_tagged(6 * MIB, NULL);
+  memset(p, 4, 6 * MIB);
+  weir_ipc_handle handle;
+  weir_ipc_handle_init(&handle);
+  assert_ok(weir_ipc_send(allocator, p, NULL, NULL, &handle));
+  assert_error_says(NOT_SUPPORTED, "other processes use it, or may still receive it",
+                    weir_tag_sleep(tag, WEIR_TAG_KEEP, NULL));
+  assert_int_equal(info().state, WEIR_TAG_AWAKE);
+  assert_ok(weir_ipc_cancel(allocator, handle.bytes, handle.length));
+  fall_asleep(WEIR_TAG_KEEP);
+  assert_error_says(BAD_STATE, "the tag 'weights' is asleep", weir_ipc_send(allocator, p, NULL, NULL, &handle));
+  wake_up();
+  assert_int_equal(p[6 * MIB - 1], 4);
+  put(p);
+  alloc_close();
+}
+
+TEST(pages_that_other_devices_write_to_stay) {
+  alloc_open_on(WEIR_SOFT_STEPPED, 2, 256 * MIB, NULL);
+  assert_ok(weir_tag_open(allocator, 0, "weights", &tag));
+  void *p = get_tagged(6 * MIB, NULL);
+  assert_ok(weir_allocator_enable_peer_access(allocator, 0, 1));
+  assert_error_says(NOT_SUPPORTED, "other devices have access to it", weir_tag_sleep(tag, WEIR_TAG_KEEP, NULL));
+  put(p);
+  alloc_close();
+}
+
+/* What is asleep cannot be checked; a block that is freed then is not checked either. */
+TEST(guard_leaves_sleeping_blocks_alone) {
+  setenv("WEIR_GUARD", "light", 1);
+  open_tag(NULL, 256 * MIB);
+  unsetenv("WEIR_GUARD");
+  uint64_t findings = 77;
+  unsigned char *p = get_tagged(5 * MIB, NULL), *q = get_tagged(5 * MIB, NULL), *freed = get_tagged(5 * MIB, NULL);
+  put(freed); /* waits in quarantine */
+  memset(p, 1, 5 * MIB);
+  fall_asleep(WEIR_TAG_KEEP);
+  assert_ok(weir_guard_check(allocator, &findings));
+  put(q);
+  assert_ok(weir_guard_check(allocator, &findings));
+  wake_up();
+  assert_ok(weir_guard_check(allocator, &findings));
+  assert_int_equal(findings, 0);
+  assert_int_equal(p[5 * MIB - 1], 1);
+  p[5 * MIB] = 2; /* it is guarded again */
+  put(p);
+  assert_ok(weir_guard_check(allocator, &findings));
+  assert_int_equal(findings, 1);
   alloc_close();
 }
 

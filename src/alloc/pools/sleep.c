@@ -255,9 +255,13 @@ static weir_status wait_for_work(const char *caller, weir__heap *heap, const wei
 static weir_status begin_sleep(const char *caller, weir_tag *tag, weir__kept *kept) {
   weir__heap *heap = tag->heap;
   heap->pages.failure = WEIR_CU_SUCCESS;
-  if (heap->pending)
+  if (heap->pending || heap->quarantined)
     weir__wait_for_events(heap); /* of blocks that were freed: they are not live then */
+  else if (heap->sent.collect)
+    heap->sent.collect(heap);
   weir_status status = heap->pages.failure ? pages_status(caller, heap) : WEIR_OK;
+  if (!status && heap->allocator->guard) /* it may have checked blocks since, by work on their streams */
+    status = wait_for_work(caller, heap, &(weir_tag_sleep_options){.size = sizeof(weir_tag_sleep_options)});
   if (!status)
     status = check_device(caller, tag);
   if (!status)
