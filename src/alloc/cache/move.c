@@ -185,9 +185,11 @@ static void list_page(void *context, weir__block *block, weir__mapping *owner) {
 
 /* Lists the idle pages of an arena: the largest free block first, which a best fit uses last, and from its end. */
 static void list_arena(search *s, weir__arena *arena) {
+  weir__segment *segment = NULL;
   for (weir__block *b = weir__index_last(&arena->free); b; b = weir__index_previous(&arena->free, b)) {
-    weir__segment *segment = b->paged ? weir__segment_of(s->heap, b) : NULL;
-    if (segment && weir__pages_move(segment))
+    if (b->paged && (!segment || b->address - segment->memory.base >= segment->memory.bytes))
+      segment = weir__segment_of(s->heap, b);
+    if (b->paged && weir__pages_move(segment))
       each_idle(s, segment, b, list_page);
     if (weir__block_bytes(b) < WEIR__SMALL_SEGMENT)
       break;
