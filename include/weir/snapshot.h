@@ -24,6 +24,7 @@ extern "C" {
 /* The state of each device of an allocator at one moment. It is a copy, which may outlive the allocator, and any
  * number of threads may read it. */
 typedef struct weir_snapshot weir_snapshot;
+typedef struct weir_host_allocator weir_host_allocator; /* of weir/host.h */
 
 typedef struct weir_snapshot_options {
   size_t size;       /* sizeof(weir_snapshot_options) */
@@ -44,6 +45,10 @@ static inline void weir_snapshot_options_init(weir_snapshot_options *options) {
 /* NULL options are the defaults. */
 weir_status weir_snapshot_take(weir_allocator *allocator, const weir_snapshot_options *options,
                                weir_snapshot **snapshot);
+
+/* Adds the blocks of pinned memory that `host` has now: files of the snapshot list each as a segment of device -1,
+ * under "host_segments". They replace those of an earlier call. */
+weir_status weir_snapshot_add_host(weir_snapshot *snapshot, weir_host_allocator *host);
 
 /* NULL is allowed. */
 void weir_snapshot_destroy(weir_snapshot *snapshot);

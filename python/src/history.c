@@ -172,10 +172,24 @@ static PyObject *history_info(PyObject *module, PyObject *device) {
 
 /* ---- Snapshots ---- */
 
+/* Pinned memory is in it while the history is recorded, as in PyTorch. `host` may be NULL. Called without the GIL. */
+static weir_status take_snapshot(const weir_snapshot_options *options, weir_host_allocator *host,
+                                 weir_snapshot **snapshot) {
+  int is_on = 0;
+  weir_status status = weir_snapshot_take(pyweir_allocator(), options, snapshot);
+  if (status != WEIR_OK || !host || weir_history_is_on(pyweir_allocator(), &is_on) != WEIR_OK || !is_on)
+    return status;
+  status = weir_snapshot_add_host(*snapshot, host);
+  if (status != WEIR_OK)
+    weir_snapshot_destroy(*snapshot);
+  return status;
+}
+
 /* Returns a snapshot in memory with the contents of the file. Called without the GIL; the caller frees the bytes. */
-static weir_status pickle_snapshot(const weir_snapshot_options *options, char **bytes, size_t *length) {
+static weir_status pickle_snapshot(const weir_snapshot_options *options, weir_host_allocator *host, char **bytes,
+                                   size_t *length) {
   weir_snapshot *snapshot;
-  weir_status status = weir_snapshot_take(pyweir_allocator(), options, &snapshot);
+  weir_status status = take_snapshot(options, host, &snapshot);
   if (status != WEIR_OK)
     return status;
   FILE *file = open_memstream(bytes, length);
@@ -257,7 +271,8 @@ static PyObject *memory_snapshot(PyObject *module, PyObject *what) {
   if (parse_what(what, &options) != 0 || !pyweir_need_allocator())
     return NULL;
   weir_status status;
-  PYWEIR_CALL(status, pickle_snapshot(&options, &bytes, &length));
+  weir_host_allocator *host = pyweir_host();
+  PYWEIR_CALL(status, pickle_snapshot(&options, host, &bytes, &length));
   PyObject *result = pyweir_check(status) == 0 ? bytes_to_objects(bytes, length) : NULL;
   free(bytes);
   return result;
@@ -270,15 +285,16 @@ static PyObject *pickled_snapshot(PyObject *module, PyObject *unused) {
   if (!pyweir_need_allocator())
     return NULL;
   weir_status status;
-  PYWEIR_CALL(status, pickle_snapshot(NULL, &bytes, &length));
+  weir_host_allocator *host = pyweir_host();
+  PYWEIR_CALL(status, pickle_snapshot(NULL, host, &bytes, &length));
   PyObject *result = pyweir_check(status) == 0 ? PyBytes_FromStringAndSize(bytes, (Py_ssize_t)length) : NULL;
   free(bytes);
   return result;
 }
 
-static weir_status save_snapshot(const char *path, weir_snapshot_format format) {
+static weir_status save_snapshot(weir_host_allocator *host, const char *path, weir_snapshot_format format) {
   weir_snapshot *snapshot;
-  weir_status status = weir_snapshot_take(pyweir_allocator(), NULL, &snapshot);
+  weir_status status = take_snapshot(NULL, host, &snapshot);
   if (status != WEIR_OK)
     return status;
   status = weir_snapshot_save(snapshot, format, path);
@@ -295,7 +311,9 @@ static PyObject *dump_snapshot(PyObject *module, PyObject *args) {
   PyObject *result = NULL;
   if (pyweir_need_allocator()) {
     weir_status status;
-    PYWEIR_CALL(status, save_snapshot(PyBytes_AS_STRING(path), json ? WEIR_SNAPSHOT_JSON : WEIR_SNAPSHOT_PICKLE));
+    weir_snapshot_format format = json ? WEIR_SNAPSHOT_JSON : WEIR_SNAPSHOT_PICKLE;
+    weir_host_allocator *host = pyweir_host();
+    PYWEIR_CALL(status, save_snapshot(host, PyBytes_AS_STRING(path), format));
     result = pyweir_none(status);
   }
   Py_DECREF(path);

@@ -12,6 +12,8 @@ static weir_status make_host(weir_host_allocator **made) {
   return status == WEIR_OK ? weir_host_allocator_create(driver, NULL, made) : status;
 }
 
+weir_host_allocator *pyweir_host(void) { return host; }
+
 weir_host_allocator *pyweir_need_host(void) {
   if (pyweir_ensure_init() != 0)
     return NULL;

@@ -117,6 +117,9 @@ void pyweir_functions_free(void *functions, void *pointer, size_t bytes, int dev
 /* Creates the allocator of weir.host_empty at its first use. Returns NULL with an exception set if that fails. */
 weir_host_allocator *pyweir_need_host(void);
 
+/* NULL before that. */
+weir_host_allocator *pyweir_host(void);
+
 weir_status pyweir_host_free(void *pointer);
 
 /* All of these are called without the GIL. Settings take effect only if the host allocator exists. */

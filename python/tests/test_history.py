@@ -758,3 +758,28 @@ def test_annotated_tensors():
     block.free()
     with pytest.raises(ValueError, match="no live allocation found"):
         weir.memory._annotate_tensor(block, "freed")
+
+
+def test_host_segments(tmp_path):
+    device, kept, dropped = weir.buffer(100), weir.host_empty(5000), weir.host_empty(100_000)
+    address = dropped.pointer
+    del dropped
+    assert weir.memory._snapshot()["host_segments"] == []  # nothing is recorded
+    with history(context=None):
+        snapshot = weir.memory._snapshot()
+        weir.memory._dump_snapshot(tmp_path / "host.pickle")
+    found = {segment["address"]: segment for segment in snapshot["host_segments"]}
+    used, free = found[kept.pointer], found[address]
+    assert list(used) == list(snapshot["segments"][0])
+    size = used["total_size"]
+    assert size >= 5000 and used["allocated_size"] == used["active_size"] == used["requested_size"] == size
+    assert (used["device"], used["stream"], used["segment_type"], used["segment_pool_id"]) == (-1, 0, "small", (0, 0))
+    assert used["is_expandable"] is False and used["frames"] == []
+    assert [(b["address"], b["size"], b["state"]) for b in used["blocks"]] == [(kept.pointer, size, "active_allocated")]
+    assert free["allocated_size"] == free["active_size"] == 0 and free["blocks"][0]["state"] == "inactive"
+    assert pickle.loads((tmp_path / "host.pickle").read_bytes())["host_segments"] == snapshot["host_segments"]
+    assert "pinned host memory" in str(weir.summary(tmp_path / "host.pickle"))
+    del kept, device
+    weir.accelerator.empty_host_cache()
+    with history(context=None):
+        assert address not in [segment["address"] for segment in weir.memory._snapshot()["host_segments"]]

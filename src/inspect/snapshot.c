@@ -535,6 +535,8 @@ void weir_snapshot_destroy(weir_snapshot *s) {
   free(s->devices);
   free(s->segments);
   free(s->blocks);
+  free(s->host_segments);
+  free(s->host_blocks);
   free(s->stacks);
   free(s->frames);
   free(s->pools);

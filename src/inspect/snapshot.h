@@ -88,6 +88,9 @@ struct weir_snapshot {
   size_t segment_count;
   weir_snapshot_block *blocks; /* of all segments */
   size_t block_count, block_room;
+  weir_snapshot_segment *host_segments; /* of weir_snapshot_add_host, each with one of the next */
+  weir_snapshot_block *host_blocks;
+  size_t host_count;
   weir__taken_device *devices;
   int device_count;
 

@@ -410,22 +410,26 @@ static weir_pool_id live_pool(const void *source, uint32_t number) {
   return ((const live_view *)source)->snapshot->pools[number];
 }
 
-/* Pinned host memory has no history, and no segments in a snapshot. */
+/* Pinned host memory has no history. */
 static size_t live_segment_count(const void *source, int device) {
-  return device == WEIR__VIEW_HOST ? 0 : ((const live_view *)source)->snapshot->segment_count;
+  const weir_snapshot *s = ((const live_view *)source)->snapshot;
+  return device == WEIR__VIEW_HOST ? s->host_count : s->segment_count;
+}
+
+static const weir_snapshot_segment *live_segments(const void *source, int device) {
+  const weir_snapshot *s = ((const live_view *)source)->snapshot;
+  return device == WEIR__VIEW_HOST ? s->host_segments : s->segments;
 }
 
 static bool live_segment(const void *source, int device, size_t index, weir_snapshot_segment *segment,
                          int64_t *stream) {
-  (void)device;
-  *segment = ((const live_view *)source)->snapshot->segments[index];
+  *segment = live_segments(source, device)[index];
   *stream = (int64_t)(uintptr_t)segment->stream;
   return true;
 }
 
 static void live_block(const void *source, int device, size_t segment, size_t index, weir_snapshot_block *block) {
-  (void)device;
-  *block = ((const live_view *)source)->snapshot->segments[segment].blocks[index];
+  *block = live_segments(source, device)[segment].blocks[index];
 }
 
 static size_t live_entry_count(const void *source, int device) {

@@ -2,10 +2,13 @@
  * Taking snapshots: their contents, that they show a single moment, and how long they take.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "inspect/recorded.h"
 #include "support/alloc.h"
+#include "weir/host.h"
 #include "weir/snapshot.h"
 
 static const weir_pool_id pool_a = {0, 11}, pool_b = {7, 0};
@@ -377,6 +380,72 @@ TEST(a_hundred_thousand_blocks) {
 }
 
 /* ---- Invalid arguments ---- */
+
+/* ---- Pinned memory ---- */
+
+/* The host segments of a snapshot in JSON, or "" if there are none; freed with free(). */
+static char *host_segments(const weir_snapshot *snapshot) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *file = open_memstream(&text, &length);
+  assert_non_null(file);
+  assert_ok(weir_snapshot_write(snapshot, WEIR_SNAPSHOT_JSON, weir_write_file, file));
+  assert_int_equal(fclose(file), 0);
+  char *begin = strstr(text, "\"host_segments\""), *end = strstr(text, "\"host_traces\"");
+  assert_true(begin && end && begin < end);
+  *end = '\0';
+  char *part = strdup(begin);
+  free(text);
+  assert_non_null(part);
+  return part;
+}
+
+static size_t occurrences(const char *text, const char *word) {
+  size_t count = 0;
+  for (; (text = strstr(text, word)); text++)
+    count++;
+  return count;
+}
+
+TEST(pinned_memory) {
+  weir_host_allocator *host = NULL;
+  void *used = NULL, *cached = NULL, *waiting = NULL;
+  alloc_open(NULL, 64 * MIB);
+  assert_ok(weir_host_allocator_create(faults, HOST_CONF(""), &host));
+  weir_snapshot *snapshot = take(NULL);
+  const weir_snapshot_segment *segments;
+  size_t before = list(snapshot, &segments);
+  assert_error(INVALID_ARGUMENT, weir_snapshot_add_host(NULL, host));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_add_host(snapshot, NULL));
+  assert_ok(weir_snapshot_add_host(snapshot, host));
+  char *text = host_segments(snapshot);
+  assert_int_equal(occurrences(text, "\"state\""), 0);
+  free(text);
+
+  assert_ok(weir_host_alloc(host, 5000, &used));
+  assert_ok(weir_host_alloc(host, 100000, &cached));
+  assert_ok(weir_host_alloc(host, 300000, &waiting));
+  weir_cu_stream stream = work_stream();
+  work(stream);
+  assert_ok(weir_host_record_stream(host, waiting, 0, stream));
+  assert_ok(weir_host_free(host, waiting));
+  assert_ok(weir_host_free(host, cached));
+  for (int i = 0; i < 2; i++) { /* the second call replaces the blocks of the first */
+    assert_ok(weir_snapshot_add_host(snapshot, host));
+    text = host_segments(snapshot);
+    assert_int_equal(occurrences(text, "\"state\""), 3);
+    assert_int_equal(occurrences(text, "active_allocated"), 1);
+    assert_int_equal(occurrences(text, "active_pending_free"), 1);
+    assert_int_equal(occurrences(text, "\"inactive\""), 1);
+    free(text);
+  }
+  assert_int_equal(list(snapshot, &segments), before); /* memory of devices is apart */
+  weir_snapshot_destroy(snapshot);
+  soft_step_all();
+  assert_ok(weir_host_free(host, used));
+  weir_host_allocator_destroy(host);
+  alloc_close();
+}
 
 TEST(bad_calls) {
   alloc_open(NULL, 64 * MIB);

@@ -9,6 +9,7 @@
 #include "inspect/recorded.h"
 #include "support/alloc.h"
 #include "support/no_memory.h"
+#include "weir/host.h"
 
 #ifndef NO_MEMORY_WAIVED
 
@@ -19,6 +20,8 @@ static const weir__recorded_context texts[] = {{NULL, NULL, NULL}, {"phase", "co
 static const recorded_pair pairs[] = {{"name", "step 1"}, {"stage", "START"}};
 static const recorded_annotation annotations[] = {{pairs, 2, 0, 1}};
 static const weir__entry events[] = {{.bytes = 512, .stack = 1, .pool = 1, .context = 1}};
+
+static weir_host_allocator *host;
 
 /* Takes a snapshot and writes it. Returns WEIR_OK or WEIR_ERROR_HOST_OUT_OF_MEMORY; any other status fails the test. */
 static weir_status script(FILE *file) {
@@ -34,6 +37,8 @@ static weir_status script(FILE *file) {
   weir__history_source source = recorded_source(&r);
   weir_snapshot *snapshot = NULL;
   weir_status status = weir__snapshot_collect("test", allocator, NULL, &source, &snapshot);
+  if (!status)
+    status = weir_snapshot_add_host(snapshot, host);
   if (!status) {
     status = weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, weir_write_file, file);
     if (!status)
@@ -52,6 +57,9 @@ FIXTURE(.teardown = alloc_teardown)
 TEST(each_allocation_fails_once) {
   alloc_open("expandable_segments:True", 256 * MIB);
   void *p = get(700, NULL), *q = get(30 * MIB, work_stream());
+  void *pinned = NULL;
+  assert_ok(weir_host_allocator_create(faults, HOST_CONF(""), &host));
+  assert_ok(weir_host_alloc(host, 5000, &pinned));
   FILE *file = fopen("/dev/null", "w");
   assert_non_null(file);
   static char buffer[4096];
@@ -81,6 +89,8 @@ TEST(each_allocation_fails_once) {
   fclose(file);
   put(p);
   put(q);
+  assert_ok(weir_host_free(host, pinned));
+  weir_host_allocator_destroy(host);
   alloc_close();
 }
 

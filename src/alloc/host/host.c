@@ -627,6 +627,17 @@ weir_status weir_host_empty_cache(weir_host_allocator *host) {
   return return_cache(__func__, host);
 }
 
+size_t weir__host_list(weir_host_allocator *host, weir__host_item *items, size_t room) {
+  uint64_t at = 0, bytes;
+  size_t count = 0;
+  weir__biased_acquire(&host->lock);
+  for (const weir__host_block *block; (block = weir__rangemap_at_or_after(&host->blocks, at, &at, &bytes)); at += bytes)
+    if (count++ < room)
+      items[count - 1] = (weir__host_item){at, block->bytes, (weir__host_state)block->state};
+  weir__biased_release(&host->lock);
+  return count;
+}
+
 /* ---- Creation and destruction ---- */
 
 static bool owns(const weir__client *client, uint64_t address) {

@@ -139,6 +139,14 @@ struct weir_host_allocator {
 
 /* ---- The cache (host.c) ---- */
 
+typedef struct weir__host_item {
+  uint64_t address, bytes;
+  weir__host_state state;
+} weir__host_item;
+
+/* The number of all blocks, and the first `room` of them by address, at one moment. */
+size_t weir__host_list(weir_host_allocator *host, weir__host_item *items, size_t room);
+
 /* Makes a block free that no stream uses any more. `lock` is not held, and captures are relaxed. */
 void weir__host_block_done(weir_host_allocator *host, weir__host_block *block);
 
