@@ -506,6 +506,21 @@ def test_samples_of_graphed_callables_are_buffers(wrong):
     assert bytes_of(sample) == 1
 
 
+
+def test_error_mode_of_graphed_callables():
+    def uses_another_stream():
+        done = threading.Thread(target=lambda: seen.append(weir.caching_allocator_alloc(32 << 20)))
+        done.start(), done.join()
+        sample.fill_(1)
+
+    sample, seen = weir.buffer(100), []
+    with pytest.raises(ValueError, match="Unknown capture error mode"):
+        weir.make_graphed_callables(lambda: sample.fill_(1), (), capture_error_mode="none")
+    weir.make_graphed_callables(uses_another_stream, (), num_warmup_iters=0, capture_error_mode="thread_local")()
+    assert bytes_of(sample) == 1 and len(seen) == 1
+    weir.caching_allocator_delete(seen[0])
+
+
 def test_keep_graph():
     graph, target, stream = weir.CUDAGraph(keep_graph=True), weir.buffer(100), weir.Stream()
     with pytest.raises(RuntimeError):

@@ -352,6 +352,7 @@ def make_graphed_callables(
     num_warmup_iters: int = 3,
     allow_unused_input: bool = False,
     pool: _Pool = None,
+    capture_error_mode: str = "global",
 ) -> Any:
     """Captures functions that work on Buffers or Arrays as graphs.
 
@@ -361,6 +362,7 @@ def make_graphed_callables(
     several. Their graphs share one memory pool, so they must be called in the order of the tuple.
 
     `allow_unused_input` is accepted for compatibility: it concerns gradients, which Weir does not have.
+    `capture_error_mode` is that of each capture.
     """
     for check in _checks_of_captures:
         check()
@@ -394,7 +396,7 @@ def make_graphed_callables(
     graphed = []
     for function, arguments in zip(functions, samples):
         captured = CUDAGraph()
-        with graph(captured, pool=pool):
+        with graph(captured, pool=pool, capture_error_mode=capture_error_mode):
             outputs = function(*arguments)
         graphed.append(_graphed(captured, arguments, outputs, getattr(function, "__name__", "graphed")))
     return tuple(graphed) if several else graphed[0]
