@@ -581,6 +581,8 @@ static weir_cu_result enqueue_implicit_waits(struct soft *soft, struct soft_stre
 
 weir_cu_result weir__soft_enqueue(struct soft *soft, struct soft_stream *stream, struct soft_work *work) {
   weir_cu_result r = enqueue_implicit_waits(soft, stream);
+  if (atomic_load_explicit(&weir__access_observer, memory_order_acquire))
+    weir__trap_install(); /* before the program can use what the guard has made */
   if (r)
     weir__soft_work_free(soft, work);
   else

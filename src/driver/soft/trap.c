@@ -57,7 +57,7 @@ static void on_fault(int number, siginfo_t *info, void *context) {
 }
 
 /* Each time, because the program may have installed another handler since. */
-static void install(void) {
+void weir__trap_install(void) {
   static weir__mutex lock = WEIR__MUTEX_INIT;
   struct sigaction now, action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
   weir__mutex_lock(&lock);
@@ -69,7 +69,7 @@ static void install(void) {
 }
 
 bool weir__trap_run(void (*run)(void *context), void *context, weir__access *access) {
-  install();
+  weir__trap_install();
   trap here;
   trap *outer = armed;
   if (sigsetjmp(here.back, 1)) {
