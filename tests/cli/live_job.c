@@ -40,7 +40,7 @@ int main(int count, char **words) {
       weir_allocator_free(allocator, held[i]);
     if (leak && weir_allocator_alloc(allocator, 0, leak, NULL, &kept))
       return failed("out of memory");
-    if (round == 30) { /* after more than a second: the page has been written since */
+    if (round == 22) { /* after more than a second: the page has been written since */
       puts("ready");
       fflush(stdout);
     }

@@ -30,9 +30,9 @@ start() {
     sleep 0.1
   done
 }
+# shellcheck disable=SC2317 # called by the trap
 end() {
-  # shellcheck disable=SC2046 # words
-  [ ! -e "$work/sleepers" ] || kill $(cat "$work/sleepers") 2>/dev/null
+  [ ! -e "$work/sleepers" ] || xargs kill <"$work/sleepers" 2>/dev/null
   rm -rf "$work"
 }
 trap end EXIT
@@ -47,13 +47,14 @@ replays() {
 # ---- For a time ----
 
 start first
+first=$pid
 mkfifo "$work/taken.ring"
 run 1 $pid -o taken.ring
 has err 'the file exists already'
 run 1 $pid -o none/first.ring
 has err 'it cannot create a file there'
-run 0 $pid --seconds 2 -o first.ring
-has err "recording process $pid for 2 s"
+run 0 $pid --seconds 1 -o first.ring
+has err "recording process $pid for 1 s"
 has out '/first.ring: '
 replays first.ring
 "$weir" summary first.ring >"$work/out" 2>"$work/err" || fail 'weir summary'
@@ -77,7 +78,7 @@ said='weir record, ended by a signal'
 run_in_background $pid --seconds 1000 --size 1MiB --stacks none -o small.ring
 run 1 $pid -o other.ring
 has err "process $pid is being recorded already"
-sleep 2
+sleep 1
 kill -TERM $recorder
 wait $recorder || fail "exit code $?"
 [ "$(wc -c <small.ring)" -le 1048576 ] || fail 'the file is larger than 1 MiB'
@@ -85,7 +86,7 @@ replays small.ring
 
 # ---- Until it runs out of memory ----
 
-WEIR_SOFT_MEMORY=800MiB
+WEIR_SOFT_MEMORY=600MiB
 export WEIR_SOFT_MEMORY
 start third 8
 unset WEIR_SOFT_MEMORY
@@ -106,9 +107,8 @@ wait $recorder || fail "exit code $?"
 has out 'up to the end of the process'
 replays killed.ring
 
-start fifth
-kill -STOP $pid
-run 1 $pid
-has err "process $pid does not answer: it is stopped"
-kill -CONT $pid
+kill -STOP "$first"
+run 1 "$first"
+has err "process $first does not answer: it is stopped"
+kill -CONT "$first"
 exit $failed

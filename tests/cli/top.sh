@@ -174,8 +174,8 @@ fi
 said='weir top after a kill'
 kill -9 "$growing" 2>/dev/null
 wait "$growing" 2>/dev/null
-[ "$(ls "$work/pages" | wc -l)" -eq 2 ] || fail 'the page of the killed process is not there'
-page=$(ls "$work/pages" | grep -e "-$steady-")
+[ "$(find "$work/pages" -type f | wc -l)" -eq 2 ] || fail 'the page of the killed process is not there'
+page=$(basename "$work"/pages/*"-$steady-"*)
 head -c 9000 "$work/pages/$page" >"$work/pages/$(printf 'a\033b').page"
 printf 'nonsense' >"$work/pages/c.page"
 mkdir "$work/pages/d.page"
