@@ -25,15 +25,6 @@ int weir_cli_json_read_fd(const char *text);
 /* Whether JSON is wanted beside the text. */
 bool weir_cli_json_is_separate(void);
 
-/* Prints a report by print_json(...) or print_text(...), or by both with --json-fd. */
-#define WEIR_CLI_PRINT_REPORT(json, print_json, print_text, ...)                                                       \
-  do {                                                                                                                 \
-    if ((json) || weir_cli_json_is_separate())                                                                         \
-      print_json(__VA_ARGS__);                                                                                         \
-    if (!(json))                                                                                                       \
-      print_text(__VA_ARGS__);                                                                                         \
-  } while (0)
-
 #define WEIR_CLI_JSON(...) WEIR__JSON(&weir_cli_json_sink, __VA_ARGS__)
 
 /* Where JSON goes: standard output, or the file of --json-fd. */

@@ -12,6 +12,7 @@
 #include "json.h"
 #include "offline/analyse/predict.h" /* weir__settings */
 #include "offline/analyse/versions.h"
+#include "report.h"
 
 typedef enum severity { ERROR, HURTS, NOTHING, NOTE } severity;
 
@@ -242,43 +243,28 @@ static void check(lint *l) {
 
 static const char *const severities[] = {"error", "hurts", "does nothing", "note"};
 
-static void print_text(const lint *l) {
-  weir_cli_fold_begin();
+static void make_report(weir__report *r, const lint *l) {
+  weir__report_begin(r);
+  WEIR__ROWS(r, JSON_TEXT("text", l->text), JSON_LIST("keys"));
   if (!l->piece_count)
-    puts("nothing is set: the defaults apply");
+    weir__say(r, "nothing is set: the defaults apply\n");
   for (size_t i = 0; i < l->piece_count; i++) {
     const piece *p = &l->pieces[i];
-    printf("%s%s%s\n", weir_cli_bold(), weir_cli_escaped_part(p->text, p->length), weir_cli_plain());
-    if (p->help)
-      printf("    %s\n", p->help);
+    WEIR__ROWS(r, JSON_OBJECT(NULL));
+    weir__report_add_part(r, "text", p->text, p->length);
+    weir__report_add_part(r, "key", p->text, p->key_length);
+    WEIR__ROWS(r, ROW_TEXT("does", p->help, WEIR__UNIT_PLAIN));
+    weir__say(r, p->help ? "*{text}*\n    {does}\n" : "*{text}*\n");
+    WEIR__ROWS(r, JSON_CLOSE);
   }
+  WEIR__ROWS(r, JSON_CLOSE, JSON_LIST("findings"));
   for (size_t i = 0; i < l->finding_count; i++) {
-    printf("%s%s%s\n", weir_cli_bold(), severities[l->findings[i].severity], weir_cli_plain());
-    printf("    %s\n", l->findings[i].text);
+    WEIR__ROWS(r, JSON_OBJECT(NULL), JSON_TEXT("kind", severities[l->findings[i].severity]),
+               ROW_TEXT("text", l->findings[i].text, WEIR__UNIT_PLAIN));
+    weir__say(r, "*{kind}*\n    {text}\n");
+    WEIR__ROWS(r, JSON_CLOSE);
   }
-}
-
-static void json_part(const char *key, const char *text, size_t length) {
-  char *copy = strndup(text, length);
-  WEIR_CLI_JSON(JSON_TEXT(key, copy ? copy : ""));
-  free(copy);
-}
-
-static void print_json(const lint *l) {
-  weir_cli_json_begin(0);
-  WEIR_CLI_JSON(JSON_TEXT("text", l->text), JSON_LIST("keys"));
-  for (size_t i = 0; i < l->piece_count; i++) {
-    WEIR_CLI_JSON(JSON_OBJECT(NULL));
-    json_part("text", l->pieces[i].text, l->pieces[i].length);
-    json_part("key", l->pieces[i].text, l->pieces[i].key_length);
-    WEIR_CLI_JSON(JSON_TEXT("does", l->pieces[i].help), JSON_CLOSE);
-  }
-  WEIR_CLI_JSON(JSON_CLOSE, JSON_LIST("findings"));
-  for (size_t i = 0; i < l->finding_count; i++)
-    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("kind", severities[l->findings[i].severity]),
-                  JSON_TEXT("text", l->findings[i].text), JSON_CLOSE);
-  WEIR_CLI_JSON(JSON_CLOSE);
-  weir_cli_json_end();
+  WEIR__ROWS(r, JSON_CLOSE);
 }
 
 static bool json;
@@ -290,8 +276,9 @@ static int run(int count, char **arguments) {
     return weir_cli_fail("out of host memory");
   l->text = arguments[0];
   check(l);
-  WEIR_CLI_PRINT_REPORT(json, print_json, print_text, l);
-  int code = WEIR_EXIT_OK;
+  weir__report report;
+  make_report(&report, l);
+  int code = weir_cli_print_report(&report, NULL, json);
   for (size_t i = 0; i < l->finding_count; i++)
     if (l->findings[i].severity != NOTE)
       code = WEIR_EXIT_FAILED;

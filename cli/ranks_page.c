@@ -9,7 +9,7 @@
 #include "cli.h"
 #include "json.h"
 #include "offline/render/output_file.h"
-#include "offline/render/ranks_json.h"
+#include "offline/render/ranks_report.h"
 #include "view_page.h"
 
 /* The map: a row for each digest, a column for each group of `steps` steps. A byte is the peak of allocated memory, as
@@ -66,7 +66,8 @@ static void write_map(weir__sink *sink, const weir__ranks *r, const map *m) {
   WEIR__JSON(sink, JSON_CLOSE, JSON_CLOSE);
 }
 
-static weir_status write_page(const weir_cli_page *page, const weir__ranks *r, const map *m, FILE *file) {
+static weir_status write_page(const weir_cli_page *page, const weir__ranks *r, const weir__report *report, const map *m,
+                              FILE *file) {
   char *json = NULL;
   size_t size = 0;
   FILE *memory = open_memstream(&json, &size);
@@ -75,11 +76,11 @@ static weir_status write_page(const weir_cli_page *page, const weir__ranks *r, c
   weir__sink sink;
   weir__sink_begin(&sink, &weir__json_format, weir_write_file, memory);
   weir__write_open_dict(&sink);
-  weir__ranks_json(&sink, r);
+  weir__report_json_members(report, &sink);
   write_map(&sink, r, m);
   weir__write_close(&sink);
   weir__sink_end(&sink, NULL);
-  bool ok = !ferror(memory) && !sink.error;
+  bool ok = !ferror(memory) && !sink.error && !weir__report_status(report);
   ok = fclose(memory) == 0 && ok;
   weir_status status = ok ? weir_cli_page_write_ranks(page, json, size, m->bytes, r->count * m->columns, file)
                           : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the page");
@@ -87,7 +88,7 @@ static weir_status write_page(const weir_cli_page *page, const weir__ranks *r, c
   return status;
 }
 
-int weir_cli_ranks_page(const weir__ranks *r, const char *path) {
+int weir_cli_ranks_page(const weir__ranks *r, const weir__report *report, const char *path) {
   weir_cli_page page = {0};
   weir__output_file output;
   map m = {0};
@@ -97,7 +98,7 @@ int weir_cli_ranks_page(const weir__ranks *r, const char *path) {
   if (!status && !(status = weir__output_file_begin(&output, path, WEIR__OUTFILE_WRITE))) {
     status = weir__output_file_open(&output);
     if (!status)
-      status = write_page(&page, r, &m, output.file);
+      status = write_page(&page, r, report, &m, output.file);
     if (!status)
       status = weir__output_file_close(&output);
     if (!status)

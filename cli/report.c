@@ -37,12 +37,17 @@ weir_status weir_cli_print_part(weir__report *report, bool is_json) {
 
 int weir_cli_print_report(weir__report *report, const char *file, bool is_json) {
   bool has_json = is_json || weir_cli_json_is_separate();
-  if (has_json)
+  if (has_json) {
     weir__sink_begin(&weir_cli_json_sink, &weir__json_format, weir_write_file, weir_cli_json_file());
+    weir_cli_json_sink.line_depth = report->line_depth;
+  }
   if (!is_json)
     weir_cli_fold_begin();
   weir_status status = weir_cli_print_part(report, is_json);
   if (has_json && !status)
     weir__sink_end(&weir_cli_json_sink, NULL); /* main() reports an error of the output */
-  return status ? weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error()) : WEIR_EXIT_OK;
+  if (!status)
+    return WEIR_EXIT_OK;
+  return file ? weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error())
+              : weir_cli_fail("%s", weir_last_error());
 }

@@ -10,8 +10,8 @@
 weir_status weir_cli_load(const char *file, weir__recording **recording);
 
 /* Prints a report that has been made, as text, or as an object of JSON, or as both with --json-fd, and clears it. The
- * first begins and ends the JSON, and folds the text, and returns an exit code; a part is an item of a list that is
- * open. */
+ * first begins and ends the JSON, and folds the text, and returns an exit code; `file` is NULL if it is not about one.
+ * A part is an item of a list that is open. */
 int weir_cli_print_report(weir__report *report, const char *file, bool is_json);
 weir_status weir_cli_print_part(weir__report *report, bool is_json);
 

@@ -28,7 +28,7 @@ weir_status weir_cli_page_write(const weir_cli_page *page, const weir__view_data
 weir_status weir_cli_page_write_remote(const weir_cli_page *page, const char *address, const weir__view_data *recording,
                                        FILE *file);
 
-/* Writes the page of many ranks: what weir__ranks_json writes, with a member "map" (cli/ranks_page.c), and the map, a
- * byte for each rank and column. */
+/* Writes the page of many ranks: the report of weir__ranks_report, with a member "map" (cli/ranks_page.c), and the map,
+ * a byte for each rank and column. */
 weir_status weir_cli_page_write_ranks(const weir_cli_page *page, const char *json, size_t size,
                                       const unsigned char *map, size_t map_size, FILE *file);

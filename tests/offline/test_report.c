@@ -71,9 +71,35 @@ TEST(ranges_read_as_one_number_if_their_ends_do) {
   weir__report_begin(&r);
   WEIR__ROWS(&r, ROW_BYTES("a", 1 << 20), ROW_BYTES("b", 2 << 20), ROW_BYTES("c", (1 << 20) + 1), JSON_OBJECT("figure"),
              JSON_NATURAL("least", 1), JSON_NATURAL("most", 4096), JSON_CLOSE);
-  weir__say(&r, "{a~b}|{a~c}|{a&b}|{a&c}|{figure}|{figure=}");
+  weir__say(&r, "{a~b}|{a~c}|{b~a}|{a&b}|{a&c}|{figure}|{figure=}");
   write_report(&r);
-  assert_string_equal(text, "1.00 to 2.00 MiB|1.00 MiB|between 1.00 and 2.00 MiB|1.00 MiB|up to 4.00 KiB|2.00 KiB");
+  assert_string_equal(
+      text, "1.00 to 2.00 MiB|1.00 MiB|1.00 to 2.00 MiB|between 1.00 and 2.00 MiB|1.00 MiB|up to 4.00 KiB|2.00 KiB");
+}
+
+TEST(cells_of_a_table_are_aligned) {
+  static const char *const cells[][2] = {{"  a", "of"}, {"12345", "1"}, {"7", "10 %"}};
+  weir__report r;
+  weir__report_begin(&r);
+  WEIR__ROWS(&r, JSON_NATURAL("_count", 1500), JSON_LIST("lines"));
+  const size_t list = r.open;
+  for (size_t i = 0; i < 3; i++) {
+    WEIR__ROWS(&r, JSON_OBJECT(NULL), JSON_LIST("_cells"), ROW_TEXT(NULL, cells[i][0], WEIR__UNIT_PLAIN),
+               ROW_TEXT(NULL, cells[i][1], WEIR__UNIT_PLAIN), JSON_CLOSE, JSON_NATURAL("n", i));
+    weir__say(&r, "{_cells}|{n}\n");
+    WEIR__ROWS(&r, JSON_CLOSE);
+  }
+  WEIR__ROWS(&r, JSON_CLOSE, ROW_NATURAL(true, "rate", 1540, WEIR__UNIT_THOUSANDTHS));
+  size_t item = weir__report_first(list);
+  for (size_t i = 0; i < 3; i++, item = weir__report_next(&r, item)) {
+    r.scope = item;
+    weir__say(&r, "{n},");
+  }
+  r.scope = 0;
+  weir__say(&r, "{rate},{rate:.2}");
+  write_report(&r);
+  assert_string_equal(text, "    a   of |0\n12345    1 |1\n    7 10 % |2\n0,1,2,1.5,1.54");
+  assert_string_equal(json, "{\"lines\": [{\"n\": 0}, {\"n\": 1}, {\"n\": 2}], \"rate\": 1540}\n");
 }
 
 TEST(names_are_found_in_the_object_of_a_sentence_and_around_it) {

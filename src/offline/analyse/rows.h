@@ -11,7 +11,8 @@ typedef enum weir__unit {
   WEIR__UNIT_SHARE,
   WEIR__UNIT_NS,
   WEIR__UNIT_SECONDS,
-  WEIR__UNIT_US, /* an integer */
+  WEIR__UNIT_US,          /* an integer */
+  WEIR__UNIT_THOUSANDTHS, /* a natural number */
   WEIR__UNIT_ADDRESS,
   WEIR__UNIT_FILE,  /* a text: the name of an input, in which - is the standard input */
   WEIR__UNIT_PLAIN, /* a text that needs no escapes */

@@ -178,6 +178,10 @@ static const char *natural_text(uint64_t value, weir__unit unit, const value_for
     snprintf(noun, sizeof noun, "%.*s", (int)strcspn(form->noun, "}"), form->noun);
     return weir__count_text(value, noun, to->number);
   }
+  if (unit == WEIR__UNIT_THOUSANDTHS) {
+    snprintf(to->number, sizeof to->number, "%.*f", form->decimals < 0 ? 1 : form->decimals, (double)value / 1000);
+    return to->number;
+  }
   snprintf(to->number, sizeof to->number, unit == WEIR__UNIT_ADDRESS ? "0x%llx" : "%llu", (unsigned long long)value);
   return to->number;
 }
@@ -251,6 +255,32 @@ static const char *text_of_row(const weir__report *r, size_t at, const value_for
   }
 }
 
+/* The columns that the texts at a place need in all lists with a key. */
+static int column_width(const weir__report *r, const char *key, size_t place) {
+  size_t width = 0;
+  for (size_t at = 1; at < r->count; at++) {
+    const weir__report_row *list = &r->rows[at];
+    const size_t cell = at + 1 + place;
+    if (list->item.kind != WEIR__JSON_LIST || !list->item.key || strcmp(list->item.key, key) != 0 || cell >= list->end)
+      continue;
+    size_t length = strlen(r->texts + r->rows[cell].item.natural);
+    width = length > width ? length : width;
+  }
+  return (int)width;
+}
+
+static void write_cells(const weir__report *r, size_t list, FILE *out) {
+  for (size_t at = list + 1; at < r->rows[list].end; at++)
+    fprintf(out, "%*s ", column_width(r, r->rows[list].item.key, at - list - 1), r->texts + r->rows[at].item.natural);
+}
+
+static double number_of(const weir__json_item *item) {
+  return item->kind == WEIR__JSON_NATURAL   ? (double)item->natural
+         : item->kind == WEIR__JSON_INTEGER ? (double)item->integer
+         : item->kind == WEIR__JSON_REAL    ? item->real
+                                            : 0;
+}
+
 /* Writes what is in braces, from the character after the first brace. Returns the character after the last. *is_found
  * becomes false if the report does not have a row. */
 static const char *write_value(const weir__report *r, const weir__sentence *sentence, const char *at, FILE *out,
@@ -277,6 +307,15 @@ static const char *write_value(const weir__report *r, const weir__sentence *sent
     fprintf(out, "{%.*s}", (int)(end - begin), begin);
     *is_found = false;
     return end + 1;
+  }
+  if (r->rows[row].item.kind == WEIR__JSON_LIST) {
+    write_cells(r, row, out);
+    return end + 1;
+  }
+  if (joined == '~' && number_of(&r->rows[other].item) < number_of(&r->rows[row].item)) {
+    const size_t least = other;
+    other = row;
+    row = least;
   }
   const char *text = text_of_row(r, row, &form, &one);
   if (joined) {

@@ -12,10 +12,12 @@
  *   {limit}              an object of "least" and "most", such as figures that were rounded: "1.04 to 1.08 GiB",
  *                        "up to 1.08 GiB"; {limit=} is its middle
  *   {blocks block}       "3 blocks"
- *   {least~most}         "1.04 to 1.08 GiB", or one of them if both read the same
+ *   {least~most}         "1.04 to 1.08 GiB", the smaller first, or one of them if both read the same
  *   {least&most}         "between 1.04 and 1.08 GiB", likewise
  *   {bytes.$}            a row whose key is chosen by weir__say_of()
  *   {bytes:11} {by:+.1}  with the flags, width and digits of printf
+ *   {_cells}             a list of texts, as a line of a table: each is aligned to the right, in a column that has room
+ *                        for those of all lists with this key, and a blank follows
  *   *limit*              bold on a terminal; ** and {{ are the characters themselves
  */
 #pragma once
@@ -77,6 +79,7 @@ typedef struct weir__report {
   size_t text_used, text_room;
   bool has_failed; /* out of host memory */
   bool is_silent;  /* sentences are left out meanwhile; the maker of a report sets it */
+  int line_depth;  /* of its JSON: see weir__sink; the maker of a report sets it */
 } weir__report;
 
 /* Memory that runs out while a report is made is noticed at its end, by weir__report_status(). */
@@ -96,6 +99,13 @@ void weir__report_add_part(weir__report *report, const char *key, const char *te
 /* Adds a sentence, or a part of one, which is not copied. In the second, $ in braces stands for a key. */
 void weir__say(weir__report *report, const char *format);
 void weir__say_of(weir__report *report, const char *key, const char *format);
+
+/* The row behind another one and all in it: from a list, items that are said more about once others have been added are
+ * found by weir__report_first() and weir__report_next(). */
+static inline size_t weir__report_first(size_t list) { return list + 1; }
+static inline size_t weir__report_next(const weir__report *report, size_t item) {
+  return report->has_failed ? item : report->rows[item].end;
+}
 
 /* Adds a command line of this program for a file, to be pasted into a shell. */
 void weir__say_command(weir__report *report, const char *command, const char *options, const char *file);
