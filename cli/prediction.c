@@ -130,18 +130,3 @@ int weir_cli_read_conf(const char *conf, weir__settings *settings) {
     return WEIR_EXIT_OK;
   return weir_cli_fail("--conf %s: %s", weir_cli_escaped(conf), weir_last_error());
 }
-
-/* ---- Printing ---- */
-
-void weir_cli_print_failure(const weir__prediction *prediction) {
-  printf("entry %llu: a request of %s, with %s reserved and %s of it allocated",
-         (unsigned long long)prediction->first_failure, weir_cli_bytes(prediction->failed_bytes),
-         weir_cli_bytes(prediction->failed_reserved), weir_cli_bytes(prediction->failed_allocated));
-}
-
-void weir_cli_print_start(const weir__replayer *history) {
-  const weir__state *state = weir__replayer_start(history);
-  const weir__start_use sum = weir__start_use_of(history);
-  printf("%s (%s) in %s (%s) existed before it", weir_cli_count(sum.blocks, "block"), weir_cli_bytes(sum.bytes),
-         weir_cli_count(state->segment_count, "segment"), weir_cli_bytes(state->reserved));
-}

@@ -1,5 +1,5 @@
 /*
- * What replay, whatif and tune share: options, a checked history, and how a prediction is printed.
+ * What replay, whatif and tune share: options, and a checked history.
  */
 #pragma once
 
@@ -49,10 +49,3 @@ void weir_cli_history_close(weir_cli_history *history);
 
 /* An exit code; reports what is wrong with the text. */
 int weir_cli_read_conf(const char *conf, weir__settings *settings);
-
-/* "event 13750: a request of ...", without a newline. */
-void weir_cli_print_failure(const weir__prediction *prediction);
-
-/* For a recording that began late: "395 blocks (9.87 GiB) in 156 segments (10.33 GiB) existed before it", without a
- * newline. */
-void weir_cli_print_start(const weir__replayer *history);

@@ -215,8 +215,9 @@ static bool open_replayer(int device) {
 }
 
 static void write_whatif(weir__sink *sink, const void *context) {
+  const weir__whatif *whatif = context;
   weir__report report;
-  weir__whatif_report(&report, context);
+  weir__whatif_report(&report, whatif, whatif->file);
   weir__report_json_members(&report, sink);
   weir__report_clear(&report);
 }

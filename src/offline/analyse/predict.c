@@ -194,6 +194,12 @@ bool weir__whatif_is_late(const weir__whatif *w) { return weir__replayer_start(w
 
 bool weir__whatif_is_reproduced(const weir__whatif *w) { return !weir__replayer_check(w->history)->differences; }
 
+const char *weir__whatif_title(const weir__whatif *w, size_t row) {
+  if (row >= WEIR__WHATIF_OWN_ROWS)
+    return *w->confs[row - WEIR__WHATIF_OWN_ROWS] ? w->confs[row - WEIR__WHATIF_OWN_ROWS] : "(defaults)";
+  return !row ? "recorded" : weir__whatif_is_late(w) ? "recorded, allocated again" : "recorded, replayed";
+}
+
 /* The settings of a row; NULL for the recorded ones with the state before the recording as it was. */
 static const weir__settings *settings_of(const weir__whatif *w, size_t row) {
   if (row >= WEIR__WHATIF_OWN_ROWS)

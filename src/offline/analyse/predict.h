@@ -120,6 +120,9 @@ bool weir__whatif_is_late(const weir__whatif *whatif);
 /* Whether the recorded settings reproduce the recording. */
 bool weir__whatif_is_reproduced(const weir__whatif *whatif);
 
+/* What a row is called: "recorded", or its settings. */
+const char *weir__whatif_title(const weir__whatif *whatif, size_t row);
+
 /* Computes a row, which may be the place in whatif->rows; p.status says how it went. Rows may be computed at the same
  * time. `history`, unless it is NULL, becomes the predicted history. */
 void weir__whatif_predict(const weir__whatif *whatif, size_t row, weir__whatif_row *result,

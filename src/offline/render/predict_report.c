@@ -1,12 +1,12 @@
 #include "offline/render/predict_report.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/base.h"
 #include "offline/analyse/describe.h"
 
-/* "before": what was there before the recording began; null if nothing was. */
-static void add_start(weir__report *r, const weir__replayer *history) {
+void weir__start_rows(weir__report *r, const weir__replayer *history) {
   const weir__state *state = weir__replayer_start(history);
   const weir__start_use sum = weir__start_use_of(history);
   if (!state->segment_count) {
@@ -76,8 +76,8 @@ void weir__fit_rows(weir__report *r, const char *key, const weir__fit *fit) {
     WEIR__ROWS(r, JSON_NULL(key));
     return;
   }
-  WEIR__ROWS(r, JSON_OBJECT(key), JSON_NATURAL("bytes", fit->bytes), JSON_NATURAL("retries", fit->retries),
-             JSON_NATURAL("bytes_if_streams_idle", fit->least), JSON_CLOSE);
+  WEIR__ROWS(r, JSON_OBJECT(key), ROW_BYTES("bytes", fit->bytes), JSON_NATURAL("retries", fit->retries),
+             ROW_BYTES("bytes_if_streams_idle", fit->least), JSON_CLOSE);
 }
 
 void weir__prediction_rows_add(weir__report *r, const weir__prediction *prediction) {
@@ -88,26 +88,137 @@ void weir__prediction_rows_add(weir__report *r, const weir__prediction *predicti
   add_busy(r, prediction);
 }
 
-void weir__whatif_report(weir__report *r, const weir__whatif *w) {
-  weir__report_begin(r);
+/* ---- Several settings side by side ---- */
+
+void weir__check_say(weir__report *r, const weir__replay_report *check, const char *name, bool has_memory) {
+  WEIR__ROWS(r, ROW_TEXT("_name", name, WEIR__UNIT_PLAIN), ROW_BYTES("_limit", check->limit));
+  weir__say(r, check->differences ? "{_name}: {events entry}, not reproduced under the recorded settings\n"
+                                  : "{_name}: {events entry}, reproduced under the recorded settings\n");
+  if (check->limit_is_inferred && !has_memory)
+    weir__say(r, "  limit: {_limit}, inferred from the recording\n");
+}
+
+/* Explains the first two rows, if there are two. */
+static void say_own_rows(weir__report *r, const weir__whatif *w) {
+  size_t raced = weir__replayer_check(w->history)->raced;
+  WEIR__ROWS(r, ROW_BYTES("_memory", w->memory), JSON_NATURAL("_raced", raced));
+  if (weir__whatif_is_shown(w, 1))
+    weir__say(
+        r, weir__whatif_is_late(w)
+               ? "  began late: " WEIR__EXISTED_BEFORE
+                 ".\n  Their order is not known, so under other settings they are allocated again in order of address. "
+                 "Compare with the second row, where the recorded settings begin in the same way, and take the result "
+                 "as an estimate.\n"
+           : w->memory
+               ? "  The first row is the recording. The others were replayed with {_memory} of memory: compare them "
+                 "with the second row, which has the recorded settings.\n"
+           : raced ? "  The first row is the recording. In it, {_raced request} just missed a block that another "
+                     "thread freed, and took new memory instead. The others do not repeat that: compare them with the "
+                     "second row, which has the recorded settings.\n"
+                   : "  The first row is the recording. In the others, segments have other addresses, which changes "
+                     "the figures slightly: compare them with the second row, which has the recorded settings.\n");
+}
+
+/* The figures of the columns of the table. */
+static size_t column_count(const weir__whatif *w) { return w->fit ? WEIR__WHATIF_FIGURES : WEIR__PREDICTION_ROWS; }
+
+static void say_labels(weir__report *r, const weir__whatif *w) {
+  static const int widths[WEIR__WHATIF_FIGURES] = {12, 12, 8, 9, 10, 8, 7, 12}; /* at least */
+  weir__whatif_texts c;
+  weir__whatif_row_texts(&w->rows[0], &c);
+  WEIR__ROWS(r, JSON_LIST("_cells"));
+  for (size_t k = 0; k < column_count(w); k++) {
+    char label[WEIR__ROW_TEXT];
+    snprintf(label, sizeof label, "%*s", widths[k], c.labels[k]);
+    WEIR__ROWS(r, ROW_TEXT(NULL, label, WEIR__UNIT_PLAIN));
+  }
+  WEIR__ROWS(r, JSON_CLOSE);
+  weir__say(r, "{_cells} settings\n");
+}
+
+static void add_whatif_row(weir__report *r, const weir__whatif *w, size_t row) {
   char recorded[WEIR__CONF_TEXT];
-  const weir__replay_report *check = weir__replayer_check(w->history);
+  weir__whatif_texts c;
+  bool is_own = row < WEIR__WHATIF_OWN_ROWS;
   weir__conf_text(weir__replayer_settings(w->history), recorded);
-  WEIR__ROWS(r, JSON_TEXT("file", w->file), JSON_INTEGER("device", w->device), JSON_NATURAL("events", check->events),
-             JSON_BOOL("reproduced", !check->differences), JSON_LIST("predictions"));
+  WEIR__ROWS(r, JSON_OBJECT(NULL), JSON_TEXT("conf", is_own ? recorded : w->confs[row - WEIR__WHATIF_OWN_ROWS]),
+             JSON_BOOL("recorded", is_own));
+  weir__prediction_rows_add(r, &w->rows[row].p);
+  if (w->fit)
+    weir__fit_rows(r, "fit", &w->rows[row].fit);
+  WEIR__ROWS(r, JSON_BOOL("is_recording", !row && weir__whatif_is_reproduced(w)),
+             JSON_TEXT("_title", weir__whatif_title(w, row)), JSON_LIST("_cells"));
+  weir__whatif_row_texts(&w->rows[row], &c);
+  for (size_t k = 0; k < column_count(w); k++)
+    WEIR__ROWS(r, ROW_TEXT(NULL, c.of[k], WEIR__UNIT_PLAIN));
+  WEIR__ROWS(r, JSON_CLOSE);
+  weir__say(r, !is_own     ? "{_cells} {_title}\n"
+               : *recorded ? "{_cells} *{_title}*: {conf}\n"
+                           : "{_cells} *{_title}*: (defaults)\n");
+  WEIR__ROWS(r, JSON_CLOSE);
+}
+
+/* What moved, if something could. */
+static void say_moving(weir__report *r, const weir__prediction *p) {
+  if (!p->moving.pages_made && !p->busy.moving.pages_made)
+    return;
+  weir__say(r,
+            p->is_range
+                ? "  {_title}: {moving.pages_made~streams_busy.moving.pages_made} pages made, "
+                  "{moving.pages_moved~streams_busy.moving.pages_moved} moved, "
+                  "{moving.pages_returned~streams_busy.moving.pages_returned} returned to an address where they were "
+                  "still mapped\n"
+                : "  {_title}: {moving.pages_made} pages made, {moving.pages_moved} moved, {moving.pages_returned} "
+                  "returned to an address where they were still mapped\n");
+}
+
+static void say_failure(weir__report *r, const weir__prediction *p) {
+  if (p->failures)
+    weir__say(r, "  {_title} first fails at " WEIR__FIRST_FAILURE "\n");
+  else if (p->busy.failures)
+    weir__say(r, "  {_title} first fails at a request that pages of a busy stream could have served: it depends on how "
+                 "far that stream is\n");
+}
+
+/* Says something about each prediction. */
+static void say_each(weir__report *r, const weir__whatif *w, size_t list,
+                     void (*say)(weir__report *, const weir__prediction *)) {
+  size_t at = weir__report_first(list);
   for (size_t i = 0; i < weir__whatif_row_count(w); i++) {
-    bool is_own = i < WEIR__WHATIF_OWN_ROWS;
     if (!weir__whatif_is_shown(w, i))
       continue;
-    WEIR__ROWS(r, JSON_OBJECT(NULL), JSON_TEXT("conf", is_own ? recorded : w->confs[i - WEIR__WHATIF_OWN_ROWS]),
-               JSON_BOOL("recorded", is_own));
-    weir__prediction_rows_add(r, &w->rows[i].p);
-    if (w->fit)
-      weir__fit_rows(r, "fit", &w->rows[i].fit);
-    WEIR__ROWS(r, JSON_BOOL("is_recording", !i && weir__whatif_is_reproduced(w)), JSON_CLOSE);
+    r->scope = at;
+    say(r, &w->rows[i].p);
+    at = weir__report_next(r, at);
   }
+  r->scope = 0;
+}
+
+void weir__whatif_report(weir__report *r, const weir__whatif *w, const char *name) {
+  const weir__replay_report *check = weir__replayer_check(w->history);
+  bool has_range = false;
+  weir__report_begin(r);
+  WEIR__ROWS(r, JSON_TEXT("file", w->file), JSON_INTEGER("device", w->device), JSON_NATURAL("events", check->events),
+             JSON_BOOL("reproduced", !check->differences));
+  weir__check_say(r, check, name, w->memory != 0);
+  say_own_rows(r, w);
+  say_labels(r, w);
+  WEIR__ROWS(r, JSON_LIST("predictions"));
+  const size_t list = r->open;
+  for (size_t i = 0; i < weir__whatif_row_count(w); i++)
+    if (weir__whatif_is_shown(w, i)) {
+      add_whatif_row(r, w, i);
+      has_range |= w->rows[i].p.is_range;
+    }
   WEIR__ROWS(r, JSON_CLOSE, ROW_BYTES("least_possible", weir__replayer_least(w->history, SIZE_MAX)));
-  add_start(r, w->history);
+  weir__say(r, WEIR__LOWER_BOUND);
+  say_each(r, w, list, say_moving);
+  if (has_range)
+    weir__say(r, "  A range: pages move from one stream to another only when the first has done its work, and how far "
+                 "streams were is not recorded. One end is for streams that always had, the other for streams that "
+                 "never had.\n");
+  say_each(r, w, list, say_failure);
+  weir__start_rows(r, w->history);
 }
 
 /* ---- One replay ---- */
@@ -131,8 +242,7 @@ static void say_begin(weir__report *r, const weir__replayed *of) {
   if (of->result->begin == WEIR__BEGINS_EMPTY)
     return;
   weir__say(r, weir__replayer_start(of->history)->segment_count
-                   ? "  began late  {before.blocks block} ({before.requested}) in {before.segments segment} "
-                     "({before.reserved}) existed before it"
+                   ? "  began late  " WEIR__EXISTED_BEFORE
                    : "  began late  0 blocks (0 bytes) in 0 segments (0 bytes) existed before it");
   weir__say(r, of->result->begin != WEIR__BEGINS_HELD
                    ? ": allocated again in order of address, since their order is not known. Take the rest as an "
@@ -172,8 +282,7 @@ static void say_replayed(weir__report *r, const weir__replayed *of, const weir__
                "{num_ooms} out of memory\n");
   say_calls(r, &p->calls);
   if (p->failures)
-    weir__say(r, "  failed      entry {first_failure.event}: a request of {first_failure.bytes}, with "
-                 "{first_failure.reserved} reserved and {first_failure.allocated} of it allocated\n");
+    weir__say(r, "  failed      " WEIR__FIRST_FAILURE "\n");
   weir__say(r, "  speed       {events entry} in {_ms:.1} ms, {_rate:.1} million per second\n");
   if (result->rescued)
     weir__say(r, "  served      {served request} that failed in the file: suitable blocks became free while the "
@@ -211,7 +320,7 @@ void weir__replayed_report(weir__report *r, const weir__replayed *of) {
       ROW_REAL(true, "fragmentation", weir__prediction_fragmentation(&p), 6, WEIR__UNIT_SHARE),
       ROW_REAL(true, "cost_ns", p.cost, 0, WEIR__UNIT_NS), JSON_REAL("seconds", result->seconds, 6),
       JSON_REAL("_ms", result->seconds * 1e3, 1), JSON_REAL("_rate", rate, 1));
-  add_start(r, of->history);
+  weir__start_rows(r, of->history);
   add_calls(r, &p);
   say_replayed(r, of, &p);
   say_differences(r, of);
