@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    from weir._device import DeviceLike
+    DeviceLike = int | str | _weir.Device | None
 
 __all__ = ["Tag", "tag", "tag_names"]
 
