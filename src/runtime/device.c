@@ -14,7 +14,7 @@
 static _Thread_local weir__thread this_thread;
 
 weir__thread *weir__thread_state(void) {
-  unsigned long epoch = weir__epoch;
+  unsigned epoch = weir__epoch;
   if (this_thread.epoch != epoch) {
     this_thread = (weir__thread){
         .epoch = epoch, .context_is_stale = this_thread.epoch != 0, .is_starting = this_thread.is_starting};

@@ -22,7 +22,7 @@ enum {
 };
 
 weir__runtime weir__rt;
-atomic_ulong weir__epoch = 1;
+atomic_uint weir__epoch = 1;
 atomic_int weir__last_device_count;
 
 /* Written under start_lock, or in the child of a fork. */

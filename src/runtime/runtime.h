@@ -91,8 +91,8 @@ weir_status weir__object_check(const char *caller, const weir__object *object, c
 /* ---- Threads and devices (device.c) ---- */
 
 typedef struct weir__thread {
-  unsigned long epoch;   /* epoch that the other members belong to */
-  int device;            /* the current device */
+  unsigned epoch;        /* epoch that the other members belong to */
+  short device;          /* the current device */
   bool context_is_stale; /* the current context may belong to an earlier runtime */
   bool is_starting;      /* it starts the runtime, and may use it already, as deferred calls do. Of any epoch */
   int64_t streams[WEIR_MAX_DEVICES]; /* ids of the current streams */
@@ -102,7 +102,7 @@ typedef struct weir__thread {
 weir__thread *weir__thread_state(void);
 
 /* Incremented at each shutdown. */
-extern atomic_ulong weir__epoch;
+extern atomic_uint weir__epoch;
 
 /* Starts the runtime and replaces -1 by the current device. */
 weir_status weir__resolve_device(const char *caller, int device, int *resolved);

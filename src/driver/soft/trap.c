@@ -13,6 +13,7 @@ typedef struct trap {
   bool is_write;
 } trap;
 
+static trap reporting;            /* stands for no call: the observer is being told of a fault */
 static _Thread_local trap *armed; /* the innermost call of the thread */
 static struct sigaction before;
 
@@ -38,20 +39,19 @@ static void pass_on(int number, siginfo_t *info, void *context) {
 }
 
 static void on_fault(int number, siginfo_t *info, void *context) {
-  static _Thread_local bool is_inside;
   trap *to = armed;
-  if (to) {
+  if (to && to != &reporting) {
     to->address = (uint64_t)info->si_addr;
     to->is_write = is_write(context);
     armed = NULL;
     siglongjmp(to->back, 1);
   }
   weir__access_observer_fn observer = atomic_load(&weir__access_observer);
-  if (observer && !is_inside) {
-    is_inside = true;
+  if (observer && !to) {
+    armed = &reporting;
     observer(&(weir__access){
         .address = (uint64_t)info->si_addr, .is_write = is_write(context), .device = -1, .name = "host"});
-    is_inside = false;
+    armed = NULL;
   }
   pass_on(number, info, context);
 }
