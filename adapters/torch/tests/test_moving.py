@@ -19,13 +19,16 @@ OPERATIONS = int(os.environ.get("WEIR_STRESS_OPERATIONS", 10 * MOVES))
 
 
 def moving(test):
-    """Runs a test with moving_pages:True, and without slack, which would let pages be made where some could move."""
+    """Runs a test with moving_pages:True, without slack, which would let pages be made where some could move, and
+    without cached memory, in which a large block could lie without a move."""
 
     @functools.wraps(test)
     def wrapped():
         import weir_torch
 
         torch.cuda.init()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
         weir_torch.configure("moving_pages:True,moving_pages_slack:0")
         try:
             test()
