@@ -656,6 +656,7 @@ TEST(snapshots) {
   weir_snapshot *snapshot = (weir_snapshot *)state;
   weir_snapshot_options options;
   assert_error(INVALID_ARGUMENT, weir_snapshot_take(NULL, NULL, &snapshot));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_add_host(NULL, NULL));
   assert_error(INVALID_ARGUMENT, weir_snapshot_take(allocator, NULL, NULL));
   weir_snapshot_options_init(&options);
   options.size = 0;

@@ -15,7 +15,7 @@
 static char json[256 * 1024];
 static size_t json_length;
 
-static int keep_json(void *context, const void *bytes, size_t length) {
+static inline int keep_json(void *context, const void *bytes, size_t length) {
   (void)context;
   assert_true(json_length + length < sizeof json);
   memcpy(json + json_length, bytes, length);
@@ -24,28 +24,28 @@ static int keep_json(void *context, const void *bytes, size_t length) {
   return 0;
 }
 
-static const char *findings(void) {
+static inline const char *findings(void) {
   json_length = 0;
   *json = '\0';
   assert_ok(weir_guard_write(allocator, WEIR_GUARD_JSON, keep_json, NULL));
   return json;
 }
 
-static unsigned long long found(void) {
+static inline unsigned long long found(void) {
   uint64_t count = 0;
   assert_ok(weir_guard_check(allocator, &count));
   return count;
 }
 
 /* Fails unless the JSON has the item, as in has("offset", "1000"). */
-static void assert_has(const char *key, int64_t value) {
+static inline void assert_has(const char *key, int64_t value) {
   char item[96];
   snprintf(item, sizeof item, "\"%s\": %lld", key, (long long)value);
   if (!strstr(json, item))
     fail_msg("%s is missing in %s", item, json);
 }
 
-static void assert_kind(const char *kind) {
+static inline void assert_kind(const char *kind) {
   char item[96];
   snprintf(item, sizeof item, "\"kind\": \"%s\"", kind);
   if (!strstr(json, item))
@@ -55,14 +55,14 @@ static void assert_kind(const char *kind) {
 /* The stacks of these tests have one frame, whose function is where the test is. */
 static const char *here;
 
-static size_t stack_hook(void *context, weir_stack_frame *frames, size_t room) {
+static inline size_t stack_hook(void *context, weir_stack_frame *frames, size_t room) {
   (void)context;
   if (room)
     frames[0] = (weir_stack_frame){weir_history_text("test.c"), weir_history_text(here), 1};
   return 1;
 }
 
-static void assert_stack(const char *key, const char *function) {
+static inline void assert_stack(const char *key, const char *function) {
   char item[96];
   snprintf(item, sizeof item, "\"%s\": [{\"name\": \"%s\"", key, function);
   if (!strstr(json, item))
@@ -70,14 +70,14 @@ static void assert_stack(const char *key, const char *function) {
 }
 
 /* Allocations and frees have a stack each. */
-static void *get_here(size_t bytes, weir_cu_stream stream) {
+static inline void *get_here(size_t bytes, weir_cu_stream stream) {
   here = "allocating";
   void *p = get(bytes, stream);
   here = "elsewhere";
   return p;
 }
 
-static void put_here(void *pointer) {
+static inline void put_here(void *pointer) {
   here = "freeing";
   put(pointer);
   here = "elsewhere";
@@ -88,11 +88,11 @@ static void put_here(void *pointer) {
 /* ---- Work ---- */
 
 /* A kernel of the program that writes `count` bytes from an address on. */
-static void write_bytes(const void *to, int64_t offset, unsigned count, weir_cu_stream stream) {
+static inline void write_bytes(const void *to, int64_t offset, unsigned count, weir_cu_stream stream) {
   assert_int_equal(d->MemsetD8Async(d, (uint64_t)to + (uint64_t)offset, 7, count, stream), 0);
 }
 
-static void open_guarded(const char *mode, const char *conf) {
+static inline void open_guarded(const char *mode, const char *conf) {
   char text[256];
   here = "elsewhere";
   weir_stack_set_hook(stack_hook, NULL);
@@ -114,7 +114,7 @@ typedef struct planted {
   const char *conf;
 } planted;
 
-static void run_planted(const char *mode, const planted *p, size_t count) {
+static inline void run_planted(const char *mode, const planted *p, size_t count) {
   for (size_t i = 0; i < count; i++)
     for (int bug = 0; bug <= 1; bug++) {
       open_guarded(mode, p[i].conf ? p[i].conf : "");

@@ -119,7 +119,8 @@ def test_only_this_thread():
 
 def test_newest_scope_counts():
     """A graph in the scope of a thread takes its own pool, and a scope in a graph takes the scope's."""
-    with torch.cuda.graph(torch.cuda.CUDAGraph()):  # the first capture makes two tensors for the generator, before it begins
+    first = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first):  # the first graph, while it lives, makes PyTorch keep two tensors for the generator
         torch.empty(1000, device="cuda")
     outer, inner, graph = torch.cuda.MemPool(), torch.cuda.MemPool(), torch.cuda.CUDAGraph()
     with torch.cuda.use_mem_pool(outer):
@@ -140,6 +141,7 @@ def test_newest_scope_counts():
     graph.replay()
     torch.cuda.synchronize()
     equal(float(y.sum() + z.sum()), 0.0)
+    del first
     del graph, w, x, y, z
 
 
