@@ -406,12 +406,26 @@ static void unlock_all(void) {
   weir__mutex_unlock(&coming_lock);
 }
 
+static void delete (member *m) {
+  if (m) {
+    free(m->places);
+    free(m->heaps);
+    free(m->rates);
+  }
+  free(m);
+}
+
 /* The page, its task and the allocators are the parent's. */
 static void begin_child(void) {
   if (page)
     weir__live_page_abandon(page);
   page = NULL;
-  members = recorded = NULL;
+  while (members) {
+    member *next = members->next;
+    delete (members);
+    members = next;
+  }
+  recorded = NULL;
   device_count = 0;
   unlock_all();
 }
@@ -467,15 +481,6 @@ static int place_of(weir_driver *driver, int device, uint64_t total) {
     return -1;
   devices[device_count] = (published_device){.said = is, .number = device};
   return device_count++;
-}
-
-static void delete (member *m) {
-  if (m) {
-    free(m->places);
-    free(m->heaps);
-    free(m->rates);
-  }
-  free(m);
 }
 
 static void leave(weir_allocator *allocator) {

@@ -191,8 +191,10 @@ void weir__live_page_write(weir__live_page *page, weir__page_copy copy, const we
   atomic_store(&slot->sequence, 0);
   atomic_thread_fence(memory_order_seq_cst);
   memcpy(at, &copy, sizeof copy);
-  memcpy(at + sizeof copy, devices, devices_bytes);
-  memcpy(at + sizeof copy + devices_bytes, rows, copy.row_count * sizeof *rows);
+  if (devices_bytes)
+    memcpy(at + sizeof copy, devices, devices_bytes);
+  if (copy.row_count)
+    memcpy(at + sizeof copy + devices_bytes, rows, copy.row_count * sizeof *rows);
   slot->bytes = sizeof copy + devices_bytes + copy.row_count * sizeof *rows;
   page->sequence++;
   slot->checksum = weir__ring_file_checksum(page->sequence, slot->at, at, slot->bytes);

@@ -108,7 +108,7 @@ TEST(values_are_those_of_the_table) {
       assert_true(accepts(i, table[i].preset));
   }
   assert_int_equal(choices, 3 + 4 + 2 + 3 + 2 + 5 + 3);
-  assert_int_equal(ranges, 6);
+  assert_int_equal(ranges, 7);
 }
 
 TEST(readers_give_the_value_or_leave_it) {

@@ -19,10 +19,11 @@ typedef struct walk {
 static void check_mapping(walk *w, const weir__mapping *m) {
   unsigned long long at = m->address;
   const weir__page *page = m->page;
-  bool is_listed = false, has_owner = false, is_usable = false;
+  bool is_listed = false, has_owner = false, has_home = false, is_usable = false;
   for (const weir__mapping *other = page->mappings; other; other = other->next) {
     is_listed |= other == m;
     has_owner |= other == page->owner;
+    has_home |= other == page->home;
     is_usable |= other->state != WEIR__MAPPING_STUCK;
     if (other->page != page)
       WRONG(w, "the page at %llx lists a mapping of another page", at);
@@ -36,7 +37,7 @@ static void check_mapping(walk *w, const weir__mapping *m) {
   if ((!page->handle != is_received && !is_asleep) || !page->bytes || page->bytes % m->reservation->slot)
     WRONG(w, "the page at %llx has handle %llx and %llu bytes", at, (unsigned long long)page->handle,
           (unsigned long long)page->bytes);
-  if (page->home && (page->home->page != page || !weir__is_alias(page->home)))
+  if (page->home && (!has_home || !weir__is_alias(page->home)))
     WRONG(w, "the page at %llx has a home that is not an alias of it", at);
   if (page->owner ? !has_owner : is_usable)
     WRONG(w, "the page at %llx belongs to no address", at);
