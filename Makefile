@@ -76,7 +76,7 @@ help:
 	@echo 'make           build the library, the program build/weir and the Python package build/python'
 	@echo 'make run       build, run `weir demo` (with ARGS="..." as arguments), explain a recorded failure,'
 	@echo '               and write a page that shows it (build/llama_oom.html)'
-	@echo 'make test      build and run all tests, about 6 minutes on two cores'
+	@echo 'make test      build and run all tests, about 7 minutes on two cores'
 	@echo '               (STAGES="lint debug asan tsan strict fuzz" selects stages)'
 	@echo 'make test-all  run the long forms of the tests, fuzz longer, test the page in Chromium, build the'
 	@echo '               Debian packages, and test them, `make run` and `make test` in a fresh Debian; about an hour'
