@@ -186,7 +186,8 @@ has out 'd.page cannot be read: it is not a file'
 run 0 --json
 reads_json 'assert len(json.load(sys.stdin)["invalid"]) == 2'
 
-# Pages that a thousand processes would have: this one's, again and again.
+# Pages that a thousand processes would have: this one's, again and again, and no others.
+find "$work/pages" -mindepth 1 ! -name "$page" -exec rm -r {} +
 number=0
 while [ "$number" -lt 1100 ]; do
   ln "$work/pages/$page" "$work/pages/$number.page"
