@@ -20,8 +20,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 
+#include "checked.h"
 #include "weir/host.h"
 #include "weir/weir.h"
 
@@ -30,29 +30,6 @@ enum { WAYS = 4 };
 static weir_driver *driver;
 static weir_cu_context context;
 static atomic_bool is_over;
-
-static void fail(const char *call, const char *why) {
-  fprintf(stderr, "pinned_stall: %s: %s\n", call, why);
-  exit(1);
-}
-
-static void check(weir_status status, const char *call) {
-  if (status != WEIR_OK)
-    fail(call, weir_last_error());
-}
-
-static void check_driver(weir_cu_result result, const char *call) {
-  if (result != WEIR_CU_SUCCESS)
-    fail(call, weir_cu_result_name(result));
-}
-#define CHECK(call) check((call), #call)
-#define CHECK_DRIVER(call) check_driver((call), #call)
-
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- The other threads ---- */
 

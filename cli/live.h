@@ -75,7 +75,7 @@ void weir_cli_live_add_cards(weir_cli_live *live);
 /* Writes a card and its ledger as an object of JSON. */
 void weir_cli_card_json(const weir_cli_card *card);
 
-/* The card of a device of a process; NULL if there is none. */
+/* Finds the card that a process uses as one of its devices; NULL if it is not known. */
 const weir_cli_card *weir_cli_card_of(const weir_cli_live *live, const weir_cli_process *process, uint32_t device);
 
 weir_cli_trend weir_cli_trend_of(const weir_cli_live *live, const weir_cli_process *process, uint32_t device);

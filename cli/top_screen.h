@@ -29,8 +29,8 @@ typedef enum weir_cli_key {
   WEIR_CLI_KEY_PAGE_DOWN
 } weir_cli_key;
 
-/* Takes over the terminal; false if standard input or output is none. The end gives it back as it was, as a signal that
- * ends or stops the program does. */
+/* Takes over the terminal; false if standard input or output is not a terminal. It is restored at the end, and when a
+ * signal ends or stops the program. */
 bool weir_cli_screen_begin(void);
 void weir_cli_screen_end(void);
 

@@ -15,7 +15,7 @@ __all__ = ["avg_pool2d", "binary_cross_entropy", "dropout", "linear", "relu", "r
 def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool = False) -> Array:
     """Sets elements to 0 with probability p, and divides the others by 1 - p.
 
-    The mask is drawn from the default generator of the device, in a captured graph anew at each replay.
+    The mask comes from the default generator of the device; each replay of a captured graph draws a new one.
 
     Args:
         input: an array of floats.
